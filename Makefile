@@ -1,0 +1,40 @@
+# `make demo` trains a first model, `make test` runs the tests; both install what they need in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed-$(shell cat requirements.lock setup.py 2>/dev/null | cksum | cut -d' ' -f1)
+TEST_PROCESSES ?= 2
+
+.PHONY: demo test test-all lint format install clean
+
+demo: install
+	$(BIN)/python -m vit_jax.main --config=configs/digits.py --workdir=runs/digits
+
+test: lint
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=worksteal
+
+test-all: lint
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=worksteal -m ''
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+install: $(INSTALLED)
+
+$(INSTALLED):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "vit_jax needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV) || \
+	  { echo "Could not make a virtual environment; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@rm -f $(VENV)/.installed-*; touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,50 @@
+"""Packaging of vit_jax. Exact tested versions are in `requirements.lock`, which the Makefile installs."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "vit_jax/__init__.py").read_text()).group(1)
+
+REQUIRED = [
+    "absl-py>=2.1",
+    "array_record>=0.8",
+    "clu>=0.0.12",
+    "einops>=0.8",
+    "etils[epath]>=1.12",
+    "flax>=0.12.6,<0.13",  # NNX still changes between minor versions.
+    "grain>=0.2.15,<0.3",
+    "jax>=0.10",
+    "ml_collections>=1.0",
+    "numpy>=2.0",
+    "opencv-python-headless>=4.10",
+    "optax>=0.2.6",
+    "orbax-checkpoint>=0.12,<0.13",  # The v1 interface is still moving.
+    "Pillow>=11",
+    "safetensors>=0.5",
+    "scikit-learn>=1.5",
+    "scipy>=1.14",
+    "tensorboardX>=2.6.3",
+    "tensorflow-datasets>=4.9.8",  # Its readers only: TensorFlow itself is never imported.
+    "tqdm>=4.66",
+]
+
+setup(
+    name="vit_jax",
+    version=VERSION,
+    description="Pre-train and fine-tune Vision Transformers in JAX, exactly as the paper describes.",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["vit_jax", "vit_jax.*"]),
+    install_requires=REQUIRED,
+    extras_require={
+        "cuda12": ["jax[cuda12]"],
+        "cuda13": ["jax[cuda13]"],
+        "tpu": ["jax[tpu]"],
+        "dev": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9", "pre-commit>=4"],
+    },
+)

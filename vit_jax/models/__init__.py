@@ -1,0 +1,1 @@
+"""Architectures: one file a family, named in the registry."""

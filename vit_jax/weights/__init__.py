@@ -1,0 +1,1 @@
+"""Foreign weight formats, in and out."""
