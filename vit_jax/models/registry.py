@@ -1,0 +1,107 @@
+"""Architectures by the paper's names: "ViT-B/16" -> the options that define it.
+
+A new variant of a family is one line here.
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+from typing import Any
+
+import jax
+from flax import nnx
+
+from vit_jax.errors import ConfigError
+from vit_jax.models.vit import ViTOptions, VisionTransformer
+
+# Table 1 of the paper (B, L, H); Ti and S from its reference code; g and G from arXiv 2106.04560.
+VIT_SIZES = {
+    "Ti": {"width": 192, "depth": 12, "mlp_width": 768, "num_heads": 3},
+    "S": {"width": 384, "depth": 12, "mlp_width": 1536, "num_heads": 6},
+    "B": {"width": 768, "depth": 12, "mlp_width": 3072, "num_heads": 12},
+    "L": {"width": 1024, "depth": 24, "mlp_width": 4096, "num_heads": 16},
+    "H": {"width": 1280, "depth": 32, "mlp_width": 5120, "num_heads": 16},
+    "g": {"width": 1408, "depth": 40, "mlp_width": 6144, "num_heads": 16},
+    "G": {"width": 1664, "depth": 48, "mlp_width": 8192, "num_heads": 16},
+}
+VIT_NAME = re.compile(rf"ViT-({'|'.join(VIT_SIZES)})/(\d+)")
+VIT_NAMES = (
+    *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-B/32", "ViT-B/16", "ViT-B/8"),
+    *("ViT-L/32", "ViT-L/16", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """A family's module and options class, with the options that a name stands for."""
+
+    module: type[nnx.Module]
+    options_class: type
+    defaults: dict[str, Any]
+
+
+def list_models() -> list[str]:
+    """The names that `create_model` takes; ViT sizes take any patch size, "ViT-B/4" too."""
+    return list(VIT_NAMES)
+
+
+def find_architecture(name: str) -> Architecture:
+    """The architecture of that name; raises ConfigError with the nearest name if unknown."""
+    if match := VIT_NAME.fullmatch(name):
+        size, patch_size = match.groups()
+        defaults = {**VIT_SIZES[size], "patch_size": int(patch_size)}
+        return Architecture(VisionTransformer, ViTOptions, defaults)
+    near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.3)
+    raise ConfigError(
+        f"model.name={name!r} is unknown; the nearest: {', '.join(near or list_models())}."
+    )
+
+
+def model_options(name: str, **options: Any) -> Any:
+    """The complete options of a named architecture, with `options` replacing its own.
+
+    Raises ConfigError for an option that the architecture does not have.
+    """
+    architecture = find_architecture(name)
+    known = [field.name for field in dataclasses.fields(architecture.options_class)]
+    for option in options:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, n=1, cutoff=0)
+            raise ConfigError(
+                f"model.{option}: {name} has no such option; did you mean model.{near[0]}?"
+            )
+    return architecture.options_class(**{**architecture.defaults, **options})
+
+
+def create_model(name: str, *, seed: int = 0, **options: Any) -> nnx.Module:
+    """A freshly initialised model.
+
+    Args:
+      name: one of `list_models()`.
+      seed: of the initial parameters.
+      **options: the architecture's own (`num_classes`, `image_size`, `dropout_rate`, ...); see
+        `vit_jax.models.vit.ViTOptions`.
+
+    Returns:
+      A Flax NNX module without random state: `model(images)` evaluates, `model(images, key=key)`
+      trains.
+    """
+    return build_model(name, jax.random.key(seed), model_options(name, **options))
+
+
+def build_model(name: str, key: jax.Array, options: Any) -> nnx.Module:
+    """A model from complete options; pure in `key`, so that it may run under jit."""
+    return find_architecture(name).module(options, nnx.Rngs(params=key))
+
+
+def abstract_model(name: str, **options: Any) -> nnx.Module:
+    """The model with shapes in place of arrays: nothing is allocated or computed."""
+    complete = model_options(name, **options)
+    return nnx.eval_shape(lambda: build_model(name, jax.random.key(0), complete))
+
+
+def count_parameters(name: str, **options: Any) -> int:
+    """Number of parameters, without allocating them."""
+    leaves = jax.tree.leaves(nnx.split(abstract_model(name, **options))[1])
+    return sum(math.prod(leaf.shape) for leaf in leaves)
