@@ -1,0 +1,93 @@
+"""What the accelerators can do: peak FLOP/s and memory of each kind, as JAX names them."""
+
+import resource
+import sys
+from dataclasses import dataclass
+
+import jax
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One accelerator chip.
+
+    Attributes:
+        flops: peak dense matrix FLOP/s with bfloat16 inputs (float16 where a chip has no
+            bfloat16); vendors' "with sparsity" figures are halved.
+        memory: HBM (or other device memory) in bytes, nominal.
+        cores: TensorCores of a TPU chip. JAX makes one device of a chip (v4, v5p) or one of
+            each core (v2, v3, TPU7x); `jax.Device.num_cores` says how many a device has.
+    """
+
+    flops: float
+    memory: int
+    cores: int = 1
+
+
+# Keyed by the exact `jax.Device.device_kind`: a slice of a GPU ("… MIG 1g.10gb") or an unlisted
+# variant has other figures, and an unknown peak is better than a wrong MFU.
+CHIPS = {
+    # Google, https://cloud.google.com/tpu/docs/{v2,v3,v4,v5e,v5p,v6e,tpu7x}: "Peak compute per
+    # chip (bf16)" and "HBM capacity". Kinds and core counts: jax/_src/pallas/mosaic/tpu_info.py.
+    "TPU v2": Chip(45e12, 16 * GIB, cores=2),
+    "TPU v3": Chip(123e12, 32 * GIB, cores=2),
+    "TPU v4": Chip(275e12, 32 * GIB, cores=2),
+    "TPU v5 lite": Chip(197e12, 16 * GIB),  # v5e
+    "TPU v5e": Chip(197e12, 16 * GIB),
+    "TPU v5": Chip(459e12, 95 * GIB, cores=2),  # v5p
+    "TPU v5p": Chip(459e12, 95 * GIB, cores=2),
+    "TPU v6 lite": Chip(918e12, 32 * GIB),  # v6e
+    "TPU v6e": Chip(918e12, 32 * GIB),
+    "TPU7x": Chip(2307e12, 192 * GIB, cores=2),
+    # NVIDIA V100 and T4 data sheets: "Deep learning" / "Mixed precision", float16.
+    "Tesla V100-PCIE-16GB": Chip(112e12, 16 * GIB),
+    "Tesla V100-PCIE-32GB": Chip(112e12, 32 * GIB),
+    "Tesla V100-SXM2-16GB": Chip(125e12, 16 * GIB),
+    "Tesla V100-SXM2-32GB": Chip(125e12, 32 * GIB),
+    "Tesla T4": Chip(65e12, 16 * GIB),
+    # NVIDIA A100 data sheet: "BFLOAT16 Tensor Core", 312 dense, 624 sparse.
+    "NVIDIA A100-PCIE-40GB": Chip(312e12, 40 * GIB),
+    "NVIDIA A100-SXM4-40GB": Chip(312e12, 40 * GIB),
+    "NVIDIA A100-SXM4-80GB": Chip(312e12, 80 * GIB),
+    "NVIDIA A100 80GB PCIe": Chip(312e12, 80 * GIB),
+    # NVIDIA H100 and H200 data sheets: "BFLOAT16 Tensor Core", given with sparsity.
+    "NVIDIA H100 80GB HBM3": Chip(1979e12 / 2, 80 * GIB),  # SXM
+    "NVIDIA H100 PCIe": Chip(1513e12 / 2, 80 * GIB),
+    "NVIDIA H100 NVL": Chip(1671e12 / 2, 94 * GIB),
+    "NVIDIA H200": Chip(1979e12 / 2, 141 * GIB),  # SXM
+    "NVIDIA H200 NVL": Chip(1671e12 / 2, 141 * GIB),
+    # NVIDIA L4 and L40S data sheets: "BFLOAT16 Tensor Core", given with sparsity.
+    "NVIDIA L4": Chip(242e12 / 2, 24 * GIB),
+    "NVIDIA L40S": Chip(733e12 / 2, 48 * GIB),
+}
+
+
+def _device_share(chip: Chip, device: jax.Device) -> float:
+    """The part of its chip that a JAX device is: its cores among the chip's."""
+    return 1.0 if chip.cores == 1 else getattr(device, "num_cores", 1) / chip.cores
+
+
+def peak_flops(device: jax.Device) -> float | None:
+    """Peak dense bfloat16 FLOP/s of one JAX device; None for a kind not in `CHIPS`, such as a CPU."""
+    chip = CHIPS.get(device.device_kind)
+    return None if chip is None else chip.flops * _device_share(chip, device)
+
+
+def memory_capacity_bytes(device: jax.Device) -> int | None:
+    """Nominal memory of one JAX device in bytes; None for a kind not in `CHIPS`."""
+    chip = CHIPS.get(device.device_kind)
+    return None if chip is None else int(chip.memory * _device_share(chip, device))
+
+
+def device_memory_bytes(device: jax.Device) -> int | None:
+    """Peak memory in use so far, in bytes.
+
+    On an accelerator that of the device, from its allocator; None if it keeps no count. On the
+    CPU that of the whole process, which all its virtual devices share.
+    """
+    if device.platform == "cpu":
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return (device.memory_stats() or {}).get("peak_bytes_in_use")
