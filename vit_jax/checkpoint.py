@@ -1,0 +1,227 @@
+"""Checkpoints of a run: saved in the background, whole or not at all, restored on any devices.
+
+`workdir/checkpoints/<step>/` holds the items `params`, `optimizer` and, where there is one, `ema`.
+Each is a nested dict of arrays under our own names, so that no library's classes are on the disk.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from etils import epath
+from orbax.checkpoint import checkpoint_managers
+
+from vit_jax.errors import CheckpointError
+from vit_jax.optimizer import path_name
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+ARRAY_ITEMS = ("params", "optimizer", "ema")
+
+
+class TrainState(NamedTuple):
+    """All that training changes. Arrays, or their shapes and shardings."""
+
+    step: Any  # int32 [], completed updates
+    params: dict
+    opt_state: Any
+    ema: dict | None  # averaged parameters
+
+
+class Checkpoints:
+    """The checkpoints of one workdir."""
+
+    def __init__(self, workdir: str | os.PathLike[str], *, keep: int = 1, best_metric: str = ""):
+        """Opens or creates `workdir/checkpoints`.
+
+        Args:
+          workdir: the run's directory.
+          keep: so many of the latest checkpoints are kept.
+          best_metric: the checkpoint with the highest value of it is kept too; "" for none.
+        """
+        policies = [checkpoint_managers.LatestN(keep)]
+
+        def score(metrics: Mapping[str, float]) -> float:
+            return metrics.get(best_metric, -math.inf)
+
+        if best_metric:
+            policies.append(
+                checkpoint_managers.BestN(
+                    get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
+                )
+            )
+        self._best_metric = best_metric
+        self._manager = ocp.CheckpointManager(
+            epath.Path(workdir).absolute() / "checkpoints",
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
+                best_fn=score,
+                cleanup_tmp_directories=True,
+            ),
+            item_handlers={
+                **{item: ocp.StandardCheckpointHandler() for item in ARRAY_ITEMS},
+                "format": ocp.JsonCheckpointHandler(),
+            },
+        )
+        self._best = self._read_best()
+
+    def _read_best(self) -> float:
+        step = self._manager.best_step() if self._best_metric else None
+        metrics = self._manager.metrics(step) if step is not None else None
+        return (metrics or {}).get(self._best_metric, -math.inf)
+
+    @property
+    def latest_step(self) -> int:
+        """The newest checkpoint's step; 0 without any."""
+        return self._manager.latest_step() or 0
+
+    def step_of(self, checkpoint: str | int) -> int:
+        """The step of "latest", "best" or a given step; raises CheckpointError if it is not there."""
+        steps = self._manager.all_steps()
+        wanted = {"latest": self._manager.latest_step, "best": self._manager.best_step}
+        step = wanted[checkpoint]() if checkpoint in wanted else checkpoint
+        if step not in steps:
+            raise CheckpointError(
+                f"{self._manager.directory} has no checkpoint {checkpoint!r}; "
+                f"it has: {', '.join(map(str, steps)) or 'none'}."
+            )
+        return step
+
+    def is_best(self, metrics: Mapping[str, float]) -> bool:
+        """Whether `metrics` beat those of every checkpoint so far."""
+        return metrics.get(self._best_metric, -math.inf) > self._best
+
+    def save(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
+        """Starts saving `state` unless the step is saved already; returns once it is copied.
+
+        Args:
+          step: completed updates.
+          state: the arrays; they may be donated as soon as this returns.
+          metrics: of an evaluation at this step, empty without one.
+        """
+        if step == self._manager.latest_step():
+            return
+        items = {
+            "params": ocp.args.StandardSave(state.params),
+            "optimizer": ocp.args.StandardSave(to_nested(state.opt_state)),
+            "format": ocp.args.JsonSave({"format_version": FORMAT_VERSION}),
+        }
+        if state.ema is not None:
+            items["ema"] = ocp.args.StandardSave(state.ema)
+        scores = {self._best_metric: metrics[self._best_metric]} if self._has_score(metrics) else None
+        self._manager.save(step, args=ocp.args.Composite(**items), metrics=scores, force=True)
+        if scores:
+            self._best = max(self._best, scores[self._best_metric])
+
+    def _has_score(self, metrics: Mapping[str, float]) -> bool:
+        return bool(self._best_metric) and self._best_metric in metrics
+
+    def restore(self, step: int, like: TrainState) -> TrainState:
+        """The state saved at `step`, with the shapes, types and shardings of `like`.
+
+        Averaged parameters that the checkpoint lacks start from its parameters; those that `like`
+        does not ask for are left out. Raises CheckpointError, naming the first difference, where
+        the saved state does not have the names and shapes that are asked for.
+        """
+        wanted = {"params": like.params, "optimizer": to_nested(like.opt_state)}
+        has_ema = self._manager.item_metadata(step)["ema"] is not None
+        if like.ema is not None and has_ema:
+            wanted["ema"] = like.ema
+        restored = self._restore_items(step, wanted)
+        ema = restored.get("ema")
+        if like.ema is not None and not has_ema:
+            logger.info("Checkpoint %d has no averaged parameters: they start from here.", step)
+            ema = jax.tree.map(jnp.copy, restored["params"])
+        counter = jax.device_put(jnp.int32(step), like.step.sharding)
+        opt_state = from_nested(restored["optimizer"], like.opt_state)
+        return TrainState(counter, restored["params"], opt_state, ema)
+
+    def _restore_items(self, step: int, wanted: dict[str, dict]) -> dict[str, dict]:
+        metadata = self._manager.item_metadata(step)
+        for item, like in wanted.items():
+            _check_same(f"{self._manager.directory}/{step}/{item}", metadata[item], like)
+        items = {item: ocp.args.StandardRestore(like) for item, like in wanted.items()}
+        return dict(self._manager.restore(step, args=ocp.args.Composite(**items)).items())
+
+    def restore_params(self, step: int, *, ema: bool = False) -> dict:
+        """Only the (averaged) parameters of `step`, on this process's first device."""
+        item = "ema" if ema else "params"
+        metadata = self._manager.item_metadata(step)[item]
+        if metadata is None:
+            raise CheckpointError(
+                f"{self._manager.directory}/{step} has no averaged parameters: "
+                "the run had config.ema_decay=0."
+            )
+        device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        like = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+            dict(metadata.tree if hasattr(metadata, "tree") else metadata),
+        )
+        return self._restore_items(step, {item: like})[item]
+
+    def wait(self) -> None:
+        """Returns when the checkpoint being saved is on the disk."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits for the checkpoint being saved and closes the files."""
+        self._manager.close()
+
+
+def restore_params(
+    workdir: str | os.PathLike[str], checkpoint: str | int = "latest", *, ema: bool = False
+) -> dict:
+    """The parameters of a run, as a nested dict of arrays.
+
+    Args:
+      workdir: the run's directory.
+      checkpoint: "latest", "best" or a step.
+      ema: the averaged parameters instead.
+    """
+    if not (epath.Path(workdir) / "checkpoints").exists():
+        raise CheckpointError(f"{workdir} has no folder checkpoints: it is not a run's workdir.")
+    checkpoints = Checkpoints(workdir)
+    try:
+        return checkpoints.restore_params(checkpoints.step_of(checkpoint), ema=ema)
+    finally:
+        checkpoints.close()
+
+
+def to_nested(tree: Any) -> dict:
+    """Any tree of arrays as nested dicts, by the names of its fields and indices."""
+    nested: dict = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        *parents, last = path_name(path).split("/")
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = leaf
+    return nested
+
+
+def from_nested(nested: dict, like: Any) -> Any:
+    """The inverse of `to_nested`: the arrays in a tree shaped as `like`."""
+    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(nested)}
+    return jax.tree_util.tree_map_with_path(lambda path, _: leaves[path_name(path)], like)
+
+
+def _check_same(place: str, saved: Any, wanted: dict) -> None:
+    """Raises CheckpointError at the first name or shape that differs."""
+    saved_shapes, wanted_shapes = (
+        {path_name(p): tuple(leaf.shape) for p, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (saved, wanted)
+    )
+    for name in sorted(saved_shapes.keys() | wanted_shapes.keys()):
+        there, here = saved_shapes.get(name, "absent"), wanted_shapes.get(name, "absent")
+        if there != here:
+            raise CheckpointError(
+                f"{place}: {name} is {there} in the checkpoint and {here} in this run. Use the "
+                "config that the run was started with, or start in another workdir and take the "
+                "weights over with --config.init=WORKDIR."
+            )

@@ -1,0 +1,192 @@
+"""Every configuration key, with its default and its meaning, and the checks on their values.
+
+A file under `configs/` starts from `default_config()` and sets what differs. The result is locked:
+a key that is not declared here is an error, in a config file as on the command line.
+"""
+
+import dataclasses
+import difflib
+import re
+from typing import Any
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import FieldReference, placeholder
+
+from vit_jax.errors import ConfigError
+from vit_jax.losses import LOSSES
+from vit_jax.models import registry
+from vit_jax.optimizer import OPTIMIZERS
+from vit_jax.schedules import LINEAR_END, SCHEDULES
+
+UNITS = ("steps", "epochs", "examples")
+DURATIONS = ("total", "warmup", "eval_every", "checkpoint_every")
+
+# What a key may be, where its type does not say it.
+CHOICES = {
+    "loss": tuple(LOSSES),
+    "optimizer.name": tuple(OPTIMIZERS),
+    "optimizer.momentum_dtype": ("float32", "bfloat16"),
+    "schedule.name": tuple(SCHEDULES),
+    "data.train_crop": ("inception", "pad", "resize"),
+    "data.eval_crop": ("resize", "center"),
+    "data.interpolation": ("bilinear", "bicubic"),
+}
+RANGES = {  # lowest, highest
+    "batch_size": (1, None),
+    "log_every_steps": (1, None),
+    "keep_checkpoints": (1, None),
+    "ema_decay": (0, 1),
+    "data.held_out_fraction": (0, 0.9),
+    "data.train_crop_padding": (0, None),
+    "data.eval_resize": (1, None),
+    "data.num_threads": (0, None),
+    "data.num_workers": (0, None),
+    "model.num_classes": (0, None),
+    "optimizer.learning_rate": (0, None),
+    "optimizer.weight_decay": (0, None),
+    "optimizer.grad_clip_norm": (0, None),
+    "optimizer.accumulation_steps": (1, None),
+    "mesh.fsdp": (1, None),
+    "mesh.tensor": (1, None),
+    "profile.start_step": (0, None),
+    "profile.num_steps": (0, None),
+    **{f"{duration}_{unit}": (0, None) for duration in DURATIONS for unit in UNITS},
+}
+
+
+def default_config() -> ConfigDict:
+    """All keys with their defaults.
+
+    A duration may be given in `_steps`, `_epochs` or `_examples`; 0 means not given. Steps are
+    updates, whatever the number of accumulated micro-batches.
+    """
+    config = ConfigDict()
+    config.note = ""  # Printed at the start: what a preset had to assume.
+    config.seed = 0  # Of the parameters, the order of examples, augmentation and dropout.
+    config.batch_size = 128  # Examples per update, over all devices.
+    for duration in DURATIONS:
+        for unit in UNITS:
+            config[f"{duration}_{unit}"] = 0.0 if unit == "epochs" else 0
+    config.log_every_steps = 50
+    config.keep_checkpoints = 1  # The latest so many are kept, and the best one.
+    config.best_metric = "eval/accuracy"  # The highest is best; "": keep no best checkpoint.
+    config.loss = "softmax"  # softmax | sigmoid (summed over classes)
+    config.ema_decay = 0.0  # Of the averaged parameters; 0: none.
+    config.init = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
+    config.init_skip = ""  # Regular expression of parameters that start fresh all the same.
+
+    config.data = data = ConfigDict()
+    data.source = ""  # digits | idx:DIR | folder:DIR | tfds:NAME[:CONFIG] | fake
+    data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
+    data.train_split = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
+    data.eval_split = ""  # "": the source's own evaluation split.
+    data.num_train_examples = 0  # 0: ask the data. Presets state it, to plan without data.
+    data.num_eval_examples = 0  # Only `fake` data needs it.
+    data.held_out_fraction = 0.1  # Evaluation share of a folder without split folders.
+    data.train_crop = "inception"  # inception | pad | resize
+    data.train_crop_area = (0.05, 1.0)  # Share of the image that an inception crop covers.
+    data.train_crop_padding = 0  # Black pixels added on each side before a pad crop.
+    data.flip = True  # Mirror every other training image, at random.
+    data.eval_crop = "resize"  # resize (the whole image) | center
+    data.eval_resize = 256  # The smaller side before the centre crop.
+    data.interpolation = "bilinear"  # bilinear | bicubic
+    data.antialias = True  # False: the reference's resize, which does not.
+    data.num_threads = 0  # Decoding threads; 0: chosen from the number of cores.
+    data.num_workers = 0  # Decoding processes besides, for hosts with many cores.
+
+    config.model = _model_config()
+
+    config.optimizer = optimizer = ConfigDict()
+    optimizer.name = "adamw"  # adamw | sgd
+    optimizer.learning_rate = 1e-3  # At its peak, for the whole batch.
+    optimizer.weight_decay = 0.0  # Times the learning rate, on kernels only.
+    optimizer.grad_clip_norm = 0.0  # Of the global norm; 0: none.
+    optimizer.b1 = 0.9
+    optimizer.b2 = 0.999
+    optimizer.momentum = 0.9  # Of sgd.
+    optimizer.momentum_dtype = "float32"  # Or bfloat16; sgd's momentum, Adam's first moment.
+    optimizer.accumulation_steps = 1  # The batch is split into so many micro-batches.
+
+    config.schedule = schedule = ConfigDict()
+    schedule.name = "cosine"  # cosine | linear | constant
+    schedule.linear_end = LINEAR_END  # The last rate of linear decay.
+
+    config.mesh = mesh = ConfigDict()  # Devices along each axis.
+    mesh.data = -1  # The batch is split, parameters are copied. -1: the rest of the devices.
+    mesh.fsdp = 1  # The batch is split, and parameters too.
+    mesh.tensor = 1  # Attention heads and MLP columns are split.
+
+    config.profile = profile = ConfigDict()
+    profile.start_step = 0  # The first step in the trace for TensorBoard's profiler.
+    profile.num_steps = 0  # 0: no trace.
+    return config.lock()
+
+
+def _model_config() -> ConfigDict:
+    """`config.model`: a name, and every option of every architecture, None until set."""
+    config = ConfigDict()
+    names = registry.list_models()
+    families = dict.fromkeys(registry.find_architecture(name).options_class for name in names)
+    for options_class in families:
+        for field in dataclasses.fields(options_class):
+            declared = field.type if field.type in (int, float, str, bool) else object
+            config[field.name] = placeholder(declared)
+    config.name = "ViT-B/16"  # One of `vit_jax.list_models()`.
+    config.num_classes = 0  # 0: as many as the data has.
+    config.image_size = FieldReference(224, field_type=object)  # Or (height, width).
+    return config
+
+
+def model_options(config: ConfigDict, num_classes: int) -> Any:
+    """The model's complete options: the named architecture's, with those that the config sets."""
+    chosen = {key: value for key, value in config.model.items() if value is not None}
+    name = chosen.pop("name")
+    return registry.model_options(name, **{**chosen, "num_classes": num_classes})
+
+
+def validate(config: ConfigDict) -> None:
+    """Raises ConfigError, naming the key, for a value that cannot work."""
+    for key, choices in CHOICES.items():
+        value = _lookup(config, key)
+        if value not in choices:
+            near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0)[0]
+            raise ConfigError(
+                f"config.{key}={value!r}: must be one of {', '.join(choices)}; the nearest: {near}."
+            )
+    for key, (lowest, highest) in RANGES.items():
+        value = _lookup(config, key)
+        if value < lowest or (highest is not None and value > highest):
+            limit = f"at least {lowest}" if value < lowest else f"at most {highest}"
+            raise ConfigError(f"config.{key}={value}: must be {limit}.")
+    if config.ema_decay == 1:
+        raise ConfigError("config.ema_decay=1.0: the average would never move; try 0.9999.")
+    area = config.data.train_crop_area
+    if len(area) != 2 or not 0 < area[0] <= area[1] <= 1:
+        raise ConfigError(f"config.data.train_crop_area={area}: must be 0 < lowest <= highest <= 1.")
+    try:
+        re.compile(config.init_skip)
+    except re.error as error:
+        raise ConfigError(f"config.init_skip={config.init_skip!r}: {error}.") from error
+    for duration in DURATIONS:
+        given = [key for unit in UNITS if config[key := f"{duration}_{unit}"]]
+        if len(given) > 1 and duration != "total":
+            raise ConfigError(
+                f"config.{given[0]} and config.{given[1]} are both set: set one of them to 0."
+            )
+
+
+def _lookup(config: ConfigDict, key: str) -> Any:
+    for part in key.split("."):
+        config = config[part]
+    return config
+
+
+def duration_steps(config: ConfigDict, duration: str, num_train_examples: int) -> int:
+    """A duration in updates, rounded down but at least 1 where given; 0 where it is not.
+
+    Of several units `_steps` wins, then `_epochs`, then `_examples`.
+    """
+    if steps := config[f"{duration}_steps"]:
+        return steps
+    examples = config[f"{duration}_epochs"] * num_train_examples or config[f"{duration}_examples"]
+    return max(1, int(examples / config.batch_size)) if examples else 0

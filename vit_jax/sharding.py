@@ -1,0 +1,158 @@
+"""The device mesh, and where each array lies on it.
+
+Axes: `data` splits the batch; `fsdp` splits the batch and the parameters; `tensor` splits attention
+heads and MLP columns. Every parameter's place follows from its path and shape, by the rules below;
+`describe` prints them. The models know nothing of this.
+"""
+
+import math
+import re
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
+
+from vit_jax.errors import ConfigError
+from vit_jax.optimizer import path_name
+
+AXES = ("data", "fsdp", "tensor")
+BATCH_AXES = ("data", "fsdp")
+MIN_FSDP_ELEMENTS = 64 * 1024  # Smaller arrays are copied to every device: splitting gains nothing.
+
+# Parameter path -> the dimension that the tensor axis splits (after Megatron-LM, 1909.08053:
+# heads and MLP columns on the way in, rows on the way out).
+TENSOR_RULES = {
+    r"blocks/attention/(query|key|value)/kernel": 2,  # [layer, width, HEADS, head width]
+    r"blocks/attention/(query|key|value)/bias": 1,  # [layer, HEADS, head width]
+    r"blocks/attention/out/kernel": 1,  # [layer, HEADS, head width, width]
+    r"blocks/mlp/dense1/kernel": 2,  # [layer, width, COLUMNS]
+    r"blocks/mlp/dense1/bias": 1,  # [layer, COLUMNS]
+    r"blocks/mlp/dense2/kernel": 1,  # [layer, ROWS, width]
+}
+
+
+def build_mesh(config: ConfigDict, devices: list[jax.Device] | None = None) -> Mesh:
+    """The mesh of `config.mesh` over `devices` (default: all of them).
+
+    Raises ConfigError if the axes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes = {axis: config[axis] for axis in AXES}
+    rest = len(devices) // max(sizes["fsdp"] * sizes["tensor"], 1)
+    sizes["data"] = rest if sizes["data"] == -1 else sizes["data"]
+    if math.prod(sizes.values()) != len(devices):
+        axes = " x ".join(f"{axis}={size}" for axis, size in sizes.items())
+        raise ConfigError(
+            f"config.mesh: {axes} does not multiply to the {len(devices)} devices; "
+            "set config.mesh.data=-1 to take the rest."
+        )
+    grid = np.array(devices).reshape(tuple(sizes.values()))
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """The batch over all devices but those that share it along `tensor`."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The whole array on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def check_batch(batch_size: int, accumulation_steps: int, mesh: Mesh) -> None:
+    """Raises ConfigError unless devices and micro-batches divide the batch."""
+    devices = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    unit = devices * accumulation_steps
+    if batch_size % unit:
+        lower = batch_size // unit * unit
+        nearest = f"{lower} or {lower + unit}" if lower else f"{unit}"
+        raise ConfigError(
+            f"config.batch_size={batch_size} is not divisible by {devices} (devices along "
+            f"data x fsdp) x {accumulation_steps} (config.optimizer.accumulation_steps) = {unit}; "
+            f"the nearest that is: {nearest}."
+        )
+
+
+def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """Where one parameter lies, by its path and shape.
+
+    The tensor axis splits what `TENSOR_RULES` names. The fsdp axis splits the largest dimension
+    left that it divides, never a block parameter's layer axis.
+    """
+    spec: list[str | None] = [None] * len(shape)
+    if mesh.shape["tensor"] > 1:
+        for pattern, dimension in TENSOR_RULES.items():
+            if re.fullmatch(pattern, name):
+                if shape[dimension] % mesh.shape["tensor"]:
+                    raise ConfigError(
+                        f"config.mesh.tensor={mesh.shape['tensor']} does not divide dimension "
+                        f"{dimension} of {name} {shape}."
+                    )
+                spec[dimension] = "tensor"
+    fsdp = mesh.shape["fsdp"]
+    if fsdp > 1 and math.prod(shape) >= MIN_FSDP_ELEMENTS:
+        first = 1 if name.startswith("blocks/") else 0
+        candidates = [d for d in range(first, len(shape)) if not spec[d] and shape[d] % fsdp == 0]
+        if candidates:
+            spec[max(candidates, key=lambda d: shape[d])] = "fsdp"
+    return PartitionSpec(*spec)
+
+
+def param_shardings(params: dict, mesh: Mesh) -> dict:
+    """The sharding of every parameter; raises ConfigError if a tensor rule matches none."""
+    shardings = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(mesh, partition_spec(path_name(path), leaf.shape, mesh)),
+        params,
+    )
+    if mesh.shape["tensor"] > 1:
+        names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        for pattern in TENSOR_RULES:
+            if not any(re.fullmatch(pattern, name) for name in names):
+                raise ConfigError(
+                    f"config.mesh.tensor={mesh.shape['tensor']}: the rule {pattern!r} matches no "
+                    "parameter of this model; use config.mesh.fsdp instead."
+                )
+    return shardings
+
+
+def like_params(tree: dict, params: dict, shardings: dict, mesh: Mesh) -> dict:
+    """Shardings of a state that mirrors the parameters, such as the optimiser's.
+
+    An array whose path ends in a parameter's path and that has its shape lies where the parameter
+    does; anything else is copied to every device.
+    """
+    places = {
+        path_name(path): (leaf.shape, sharding)
+        for (path, leaf), sharding in zip(
+            jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True
+        )
+    }
+
+    def place(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        for start in range(len(path)):
+            shape, sharding = places.get(path_name(path[start:]), (None, None))
+            if shape == leaf.shape:
+                return sharding
+        return replicated(mesh)
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def describe(params: dict, shardings: dict) -> str:
+    """A table of every parameter: path, shape, split, bytes on one device."""
+    rows, total = [], 0
+    for (path, leaf), sharding in zip(
+        jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True
+    ):
+        shard = math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        split = ", ".join(axis or "-" for axis in sharding.spec) if any(sharding.spec) else "copied"
+        rows.append((path_name(path), str(tuple(leaf.shape)), split, f"{shard:,}"))
+        total += shard
+    rows.append(("total", "", "", f"{total:,}"))
+    header = ("parameter", "shape", "split over", "bytes per device")
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(4)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+             for row in [header, *rows])
+    return "\n".join(lines)
