@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -160,7 +161,7 @@ class MetricsWriter:
         if not self._record:
             return
         values = {n: v if math.isfinite(v) else None for n, v in self._record.items()}
-        self._lines.append(json.dumps(values) + "\n")
+        self._lines.append(json.dumps(values).encode() + b"\n")
         step = self._record.pop("step")
         scalars = [Summary.Value(tag=n, simple_value=v) for n, v in self._record.items()]
         self._write_event(step, Summary(value=scalars))
@@ -175,27 +176,27 @@ def _as_number(value: Any) -> float | int:
     return value.item() if hasattr(value, "item") else value
 
 
-def _read_up_to(path: epath.Path, last_step: int) -> tuple[list[str], dict[str, Any]]:
-    """The lines of `path` with whole records of steps 1 to `last_step`, and the last of these."""
-    lines, record = [], {}
-    text = path.read_text() if last_step > 0 and path.exists() else ""
-    for line in text.splitlines():
+def _read_up_to(path: epath.Path, last_step: int) -> tuple[list[bytes], dict[str, Any]]:
+    """The lines of `path` that are whole records of steps to `last_step`, and the last record."""
+    lines, last_record = [], {}
+    content = path.read_bytes() if last_step > 0 and path.exists() else b""
+    for line in content.splitlines():
         try:
-            candidate = json.loads(line)
-            if candidate["step"] > last_step:
-                continue
+            record = json.loads(line)
+            keep = record["step"] <= last_step
         except (ValueError, KeyError, TypeError):
-            logger.warning("Dropped from %s a line that is no record: %.60r", path, line)
+            logger.warning("Dropped from %s a line that is no whole record: %.60r", path, line)
             continue
-        lines.append(line + "\n")
-        record = candidate
-    return lines, record
+        if keep:
+            lines.append(line + b"\n")
+            last_record = record
+    return lines, last_record
 
 
 class _LinesFile:
     """A text file that grows by lines; made anew, atomically, with `lines`."""
 
-    def __init__(self, path: epath.Path, lines: list[str]):
+    def __init__(self, path: epath.Path, lines: list[bytes]):
         self._path = path
         self._remote_lines = lines
         self._descriptor = None
@@ -205,21 +206,21 @@ class _LinesFile:
             return
         temporary = path.with_suffix(".tmp")
         with open(temporary, "wb") as file:
-            file.write("".join(lines).encode())
+            file.write(b"".join(lines))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
 
-    def append(self, line: str) -> None:
+    def append(self, line: bytes) -> None:
         if self._descriptor is None:
             self._remote_lines.append(line)
         else:
-            os.write(self._descriptor, line.encode())  # One call: a kill cuts one line at most.
+            os.write(self._descriptor, line)  # One call: a kill cuts one line at most.
 
     def flush(self) -> None:
         if self._descriptor is None:
-            self._path.write_text("".join(self._remote_lines))
+            self._path.write_bytes(b"".join(self._remote_lines))
         else:
             os.fsync(self._descriptor)
 
@@ -290,67 +291,47 @@ class Clock:
             self.data_wait += self._now() - start
 
 
+@dataclass(kw_only=True)
 class Throughput:
-    """Speed between log lines, and cost since step 1.
+    """Speed between log lines, and cost since step 1."""
 
-    Args:
-        clock: the run's training time.
-        batch_size: global, images per update.
-        total_steps: of the run.
-        num_devices: JAX devices of all processes.
-        flops_per_image: of the model, forward and backward: 6 × multiply-accumulates forward.
-        peak_flops: per device, from `hardware.peak_flops`; None leaves MFU out.
-        device_hours: spent by the run before it was resumed, from `MetricsWriter.last_record`.
-    """
-
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        batch_size: int,
-        total_steps: int,
-        num_devices: int,
-        flops_per_image: float,
-        peak_flops: float | None = None,
-        device_hours: float = 0.0,
-    ):
-        self._clock = clock
-        self._batch_size = batch_size
-        self._total_steps = total_steps
-        self._num_devices = num_devices
-        self._flops_per_image = flops_per_image
-        self._peak_flops = peak_flops
-        self._device_hours = device_hours
-        self._mark: tuple[int, float, float] | None = None
+    clock: Clock
+    batch_size: int  # Images per update, over all processes.
+    total_steps: int
+    num_devices: int  # Of all processes.
+    flops_per_image: float  # Forward and backward: 6 × multiply-accumulates of the forward pass.
+    peak_flops: float | None = None  # Of one device (`hardware.peak_flops`); None: no MFU.
+    device_hours: float = 0.0  # Spent before this start (`MetricsWriter.last_record`).
+    _mark: tuple[int, float, float] | None = field(default=None, init=False)
 
     def start(self, step: int) -> None:
         """Measures speed from here: `step` is done, and its compilation was left out."""
-        self._mark = step, self._clock.seconds, self._clock.data_wait
+        self._mark = step, self.clock.seconds, self.clock.data_wait
 
     def metrics(self, step: int) -> dict[str, float]:
         """Metrics at the end of `step`, with speeds since the last call.
 
         Speeds are left out where none was measured: before `start`, or at its step.
         """
-        seconds, data_wait = self._clock.seconds, self._clock.data_wait
-        images = step * self._batch_size
+        seconds, data_wait = self.clock.seconds, self.clock.data_wait
+        images = step * self.batch_size
         metrics = {
             "train/examples": images,
-            "train/device_hours": self._device_hours + seconds * self._num_devices / 3600,
-            "train/exaflops": images * self._flops_per_image / 1e18,
+            "train/device_hours": self.device_hours + seconds * self.num_devices / 3600,
+            "train/exaflops": images * self.flops_per_image / 1e18,
         }
         last_step, last_seconds, last_wait = self._mark or (step, seconds, data_wait)
         self.start(step)
         elapsed, steps = seconds - last_seconds, step - last_step
         if steps <= 0 or elapsed <= 0:
             return metrics
-        speed = steps * self._batch_size / elapsed
+        speed = steps * self.batch_size / elapsed
         metrics["train/images_per_second"] = speed
         metrics["train/data_wait"] = (data_wait - last_wait) / elapsed
-        metrics["train/eta_seconds"] = (self._total_steps - step) * elapsed / steps
-        if self._peak_flops:
-            peak = self._peak_flops * self._num_devices
-            metrics["train/mfu"] = speed * self._flops_per_image / peak
+        metrics["train/eta_seconds"] = (self.total_steps - step) * elapsed / steps
+        if self.peak_flops:
+            peak = self.peak_flops * self.num_devices
+            metrics["train/mfu"] = speed * self.flops_per_image / peak
         return metrics
 
 
@@ -403,14 +384,14 @@ def parameter_overview(params: Mapping[str, Any]) -> str:
     """A table of parameters: name, shape, dtype, size, and the total.
 
     Args:
-        params: nested dict of arrays or `jax.ShapeDtypeStruct`s. If all are arrays that this
-            process holds whole, the table has their mean and standard deviation too.
+        params: nested dict of arrays or `jax.ShapeDtypeStruct`s. If all are float32 arrays that
+            this process holds whole, the table has their mean and standard deviation too.
     """
     from clu import parameter_overview  # Slow to import.
 
-    leaves = jax.tree.leaves(params)
-    with_stats = all(
-        isinstance(leaf, np.ndarray) or getattr(leaf, "is_fully_addressable", False)
-        for leaf in leaves
-    )
-    return parameter_overview.get_parameter_overview(params, include_stats=with_stats)
+    def has_stats(leaf: Any) -> bool:
+        whole = isinstance(leaf, np.ndarray) or getattr(leaf, "is_fully_addressable", False)
+        return whole and leaf.dtype == np.float32  # clu sums in the array's own precision.
+
+    include_stats = all(map(has_stats, jax.tree.leaves(params)))
+    return parameter_overview.get_parameter_overview(params, include_stats=include_stats)
