@@ -37,23 +37,27 @@ class TrainState(NamedTuple):
 class Checkpoints:
     """The checkpoints of one workdir."""
 
-    def __init__(self, workdir: str | os.PathLike[str], *, keep: int = 1, best_metric: str = ""):
+    def __init__(
+        self,
+        workdir: str | os.PathLike[str],
+        *,
+        keep: int = 1,
+        best_metric: str = "",
+        read_only: bool = False,
+    ):
         """Opens or creates `workdir/checkpoints`.
 
         Args:
           workdir: the run's directory.
           keep: so many of the latest checkpoints are kept.
           best_metric: the checkpoint with the highest value of it is kept too; "" for none.
+          read_only: touch nothing, for another process may be training there.
         """
         policies = [checkpoint_managers.LatestN(keep)]
-
-        def score(metrics: Mapping[str, float]) -> float:
-            return metrics.get(best_metric, -math.inf)
-
         if best_metric:
             policies.append(
                 checkpoint_managers.BestN(
-                    get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
+                    get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False
                 )
             )
         self._best_metric = best_metric
@@ -61,20 +65,17 @@ class Checkpoints:
             epath.Path(workdir).absolute() / "checkpoints",
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
-                best_fn=score,
-                cleanup_tmp_directories=True,
+                best_fn=_score,
+                cleanup_tmp_directories=not read_only,
+                read_only=read_only,
             ),
             item_handlers={
                 **{item: ocp.StandardCheckpointHandler() for item in ARRAY_ITEMS},
                 "format": ocp.JsonCheckpointHandler(),
             },
         )
-        self._best = self._read_best()
-
-    def _read_best(self) -> float:
-        step = self._manager.best_step() if self._best_metric else None
-        metrics = self._manager.metrics(step) if step is not None else None
-        return (metrics or {}).get(self._best_metric, -math.inf)
+        best_step = self._manager.best_step()
+        self._best = -math.inf if best_step is None else _score(self._manager.metrics(best_step))
 
     @property
     def latest_step(self) -> int:
@@ -114,13 +115,9 @@ class Checkpoints:
         }
         if state.ema is not None:
             items["ema"] = ocp.args.StandardSave(state.ema)
-        scores = {self._best_metric: metrics[self._best_metric]} if self._has_score(metrics) else None
+        scores = {key: value for key, value in metrics.items() if key == self._best_metric}
         self._manager.save(step, args=ocp.args.Composite(**items), metrics=scores, force=True)
-        if scores:
-            self._best = max(self._best, scores[self._best_metric])
-
-    def _has_score(self, metrics: Mapping[str, float]) -> bool:
-        return bool(self._best_metric) and self._best_metric in metrics
+        self._best = max(self._best, _score(scores))
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """The state saved at `step`, with the shapes, types and shardings of `like`.
@@ -174,6 +171,11 @@ class Checkpoints:
         self._manager.close()
 
 
+def _score(metrics: Mapping[str, float]) -> float:
+    """What the best checkpoint has most of: the one metric saved with it."""
+    return max(metrics.values(), default=-math.inf)
+
+
 def restore_params(
     workdir: str | os.PathLike[str], checkpoint: str | int = "latest", *, ema: bool = False
 ) -> dict:
@@ -186,7 +188,7 @@ def restore_params(
     """
     if not (epath.Path(workdir) / "checkpoints").exists():
         raise CheckpointError(f"{workdir} has no folder checkpoints: it is not a run's workdir.")
-    checkpoints = Checkpoints(workdir)
+    checkpoints = Checkpoints(workdir, read_only=True)
     try:
         return checkpoints.restore_params(checkpoints.step_of(checkpoint), ema=ema)
     finally:

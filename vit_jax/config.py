@@ -18,6 +18,7 @@ from vit_jax.models import registry
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.schedules import LINEAR_END, SCHEDULES
 
+# The units of a duration; where a key is given in several, the first wins.
 UNITS = ("steps", "epochs", "examples")
 DURATIONS = ("total", "warmup", "eval_every", "checkpoint_every")
 
@@ -162,7 +163,9 @@ def validate(config: ConfigDict) -> None:
         raise ConfigError("config.ema_decay=1.0: the average would never move; try 0.9999.")
     area = config.data.train_crop_area
     if len(area) != 2 or not 0 < area[0] <= area[1] <= 1:
-        raise ConfigError(f"config.data.train_crop_area={area}: must be 0 < lowest <= highest <= 1.")
+        raise ConfigError(
+            f"config.data.train_crop_area={area}: must be 0 < lowest <= highest <= 1."
+        )
     try:
         re.compile(config.init_skip)
     except re.error as error:
@@ -181,12 +184,31 @@ def _lookup(config: ConfigDict, key: str) -> Any:
     return config
 
 
-def duration_steps(config: ConfigDict, duration: str, num_train_examples: int) -> int:
-    """A duration in updates, rounded down but at least 1 where given; 0 where it is not.
+@dataclasses.dataclass(frozen=True)
+class Durations:
+    """A run's durations in updates; 0 for what is not asked for."""
 
-    Of several units `_steps` wins, then `_epochs`, then `_examples`.
+    total: int
+    warmup: int
+    eval_every: int
+    checkpoint_every: int
+
+
+def durations(config: ConfigDict, num_train_examples: int) -> Durations:
+    """All durations in updates, rounded down, but at least 1 where given.
+
+    Of several units `_steps` wins, then `_epochs`, then `_examples`. Raises ConfigError if the
+    run has no length.
     """
-    if steps := config[f"{duration}_steps"]:
-        return steps
-    examples = config[f"{duration}_epochs"] * num_train_examples or config[f"{duration}_examples"]
-    return max(1, int(examples / config.batch_size)) if examples else 0
+
+    def steps(duration: str) -> int:
+        if given := config[f"{duration}_steps"]:
+            return given
+        epochs, examples = config[f"{duration}_epochs"], config[f"{duration}_examples"]
+        examples = epochs * num_train_examples or examples
+        return max(1, int(examples / config.batch_size)) if examples else 0
+
+    resolved = Durations(**{duration: steps(duration) for duration in DURATIONS})
+    if not resolved.total:
+        raise ConfigError("config.total_steps, total_epochs and total_examples are all 0: set one.")
+    return resolved

@@ -1,0 +1,34 @@
+"""The demo: a tiny Vision Transformer on scikit-learn's 8×8 digits, in a minute on a CPU.
+
+python -m vit_jax.main --config=configs/digits.py --workdir=runs/digits
+"""
+
+from ml_collections import ConfigDict
+
+from vit_jax.config import default_config
+
+
+def get_config() -> ConfigDict:
+    """1,437 training images, 360 test images, ten classes."""
+    config = default_config()
+    config.data.source = "digits"
+    config.data.train_crop = "pad"
+    config.data.train_crop_padding = 1
+    config.data.flip = False
+    config.model.name = "ViT-Ti/2"
+    config.model.image_size = 8
+    config.model.channels = 1
+    config.model.width = 64
+    config.model.depth = 4
+    config.model.num_heads = 4
+    config.model.mlp_width = 128
+    config.model.position_std = 0.5
+    config.batch_size = 128
+    config.total_epochs = 60.0
+    config.warmup_epochs = 5.0
+    config.eval_every_epochs = 10.0
+    config.log_every_steps = 50
+    config.optimizer.learning_rate = 1.5e-3
+    config.optimizer.weight_decay = 0.1
+    config.optimizer.grad_clip_norm = 1.0
+    return config

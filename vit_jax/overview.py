@@ -1,0 +1,84 @@
+"""What a run is going to do, in words, before it does it."""
+
+import math
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from vit_jax import sharding
+from vit_jax.checkpoint import TrainState
+from vit_jax.config import Durations
+from vit_jax.logging import format_count, parameter_overview
+from vit_jax.schedules import Schedule
+
+
+def describe_run(
+    config: ConfigDict,
+    options: Any,
+    num_train_examples: int,
+    durations: Durations,
+    schedule: Schedule,
+    state: TrainState,
+    mesh: Mesh,
+) -> str:
+    """The model, data, batch, durations and learning rate of a run, and its table of parameters.
+
+    Args:
+      config: of the run.
+      options: of the model, complete.
+      num_train_examples: that make an epoch.
+      durations: in updates.
+      schedule: the learning rate by the number of completed updates.
+      state: shapes and shardings.
+      mesh: of devices.
+    """
+    num_params = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
+    lines = [
+        f"model     {config.model.name} for {options.num_classes} classes at "
+        f"{options.image_size[0]}x{options.image_size[1]} px: {format_count(num_params)} "
+        f"parameters, {options.macs() / 1e9:.3g} GMACs per image, computing in {options.dtype}",
+        f"data      {config.data.source}, {num_train_examples:,} training examples",
+        f"batch     {describe_batch(config, mesh)}",
+        f"length    {describe_durations(config, durations, num_train_examples)}",
+        f"optimizer {config.optimizer.name}, learning rate {describe_schedule(schedule, durations)}",
+    ]
+    if config.note:
+        lines.append(f"note      {config.note}")
+    lines.append(parameter_overview(state.params))
+    if mesh.size > 1:
+        places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
+        lines.append(sharding.describe(state.params, places))
+    return "\n".join(["this run:", *lines])
+
+
+def describe_batch(config: ConfigDict, mesh: Mesh) -> str:
+    """How the global batch is split."""
+    axes = " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    micro = config.optimizer.accumulation_steps
+    rows = math.prod(mesh.shape[axis] for axis in sharding.BATCH_AXES)
+    parts = f" in {micro} micro-batches" if micro > 1 else ""
+    return (
+        f"{config.batch_size} per update{parts}, {config.batch_size // rows} on each of {mesh.size} "
+        f"{mesh.devices.flat[0].device_kind} devices ({axes})"
+    )
+
+
+def describe_durations(config: ConfigDict, durations: Durations, num_train_examples: int) -> str:
+    """How long the run is and how often it looks up."""
+    epochs = durations.total * config.batch_size / num_train_examples
+    parts = [f"{durations.total:,} updates ({epochs:.4g} epochs)", f"warm-up {durations.warmup:,}"]
+    for what, every in (
+        ("evaluation", durations.eval_every),
+        ("checkpoint", durations.checkpoint_every),
+    ):
+        parts.append(f"{what} every {every:,} and at the end" if every else f"{what} at the end")
+    return ", ".join(parts)
+
+
+def describe_schedule(schedule: Schedule, durations: Durations) -> str:
+    """The learning rate of the first update, at the warm-up's end, half way, and of the last."""
+    last = durations.total - 1
+    points = sorted({0, min(durations.warmup, last), last // 2, last})
+    return ", ".join(f"{float(schedule(point)):.3g} (update {point + 1:,})" for point in points)

@@ -1,0 +1,136 @@
+"""What the training loop reports: each step's metrics, read late, so that no device waits."""
+
+import math
+import os
+from collections import deque
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import numpy as np
+
+from vit_jax import hardware
+from vit_jax.logging import Clock, Console, MetricsWriter, Throughput, format_line
+
+STEPS_IN_FLIGHT = 2  # The host dispatches so many steps ahead of the metrics that it reads.
+TRAINING_FLOPS_PER_MAC = 6  # 2 per multiply-accumulate; backward costs twice the forward pass.
+
+
+class NonFiniteLossError(Exception):
+    """Training diverged: the loss became infinite or NaN."""
+
+
+class StepLog:
+    """Checks every step's loss, and reports each interval's to console and files."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        start_step: int,
+        total_steps: int,
+        every_steps: int,
+        batch_size: int,
+        num_train_examples: int,
+        macs: int,
+    ):
+        """Opens the files.
+
+        Args:
+          directory: the workdir.
+          start_step: completed updates; 0 for a new run.
+          total_steps: when the run ends.
+          every_steps: how often to report.
+          batch_size: images per update.
+          num_train_examples: that make an epoch.
+          macs: multiply-accumulates of one image's forward pass.
+        """
+        is_writer = jax.process_index() == 0
+        self._writer = MetricsWriter(directory, start_step=start_step, is_writer=is_writer)
+        self._console = Console(total_steps, start_step, is_writer)
+        self._clock = Clock()
+        self._throughput = Throughput(
+            clock=self._clock,
+            batch_size=batch_size,
+            total_steps=total_steps,
+            num_devices=jax.device_count(),
+            flops_per_image=TRAINING_FLOPS_PER_MAC * macs,
+            peak_flops=hardware.peak_flops(jax.devices()[0]),
+            device_hours=self._writer.last_record.get("train/device_hours") or 0.0,
+        )
+        self._total_steps, self._every_steps = total_steps, every_steps
+        self._epochs_per_step = batch_size / num_train_examples
+        self._in_flight: deque[tuple[int, dict[str, jax.Array]]] = deque()
+        self.last_record: dict[str, Any] = dict(self._writer.last_record)
+
+    def start(self, step: int) -> None:
+        """Measures speed from here: `step` updates are done, and the program is compiled."""
+        self._throughput.start(step)
+
+    def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        """Takes the metrics of the step just dispatched, and reports those of an earlier one.
+
+        Raises NonFiniteLossError, naming the step, if that one's loss is not finite.
+        """
+        self._in_flight.append((step, metrics))
+        if len(self._in_flight) > STEPS_IN_FLIGHT:
+            self._report(*self._in_flight.popleft())
+
+    def drain(self) -> None:
+        """Reports every step so far: after it, all their losses are known to be finite."""
+        while self._in_flight:
+            self._report(*self._in_flight.popleft())
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds an evaluation's metrics to the record of `step`."""
+        self._writer.write(step, metrics)
+        self._remember(step, metrics)
+        numbers = "  ".join(f"{name} {value:.5g}" for name, value in metrics.items())
+        self._console.line(f"step {step}: {numbers}")
+
+    def write_images(self, step: int, name: str, images: np.ndarray) -> None:
+        """Writes images, uint8 [N, H, W, C], to TensorBoard."""
+        self._writer.write_images(step, name, images)
+
+    def flush(self) -> None:
+        """Returns when everything reported is on disk."""
+        self._writer.flush()
+
+    def waiting_for_data(self) -> AbstractContextManager[None]:
+        """Counts the time inside as spent waiting for data."""
+        return self._clock.waiting_for_data()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Keeps the time inside out of the training time."""
+        return self._clock.paused()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._console.close()
+        self._writer.close()
+
+    def _report(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        values = {f"train/{name}": value.item() for name, value in jax.device_get(metrics).items()}
+        if not math.isfinite(values["train/loss"]):
+            raise NonFiniteLossError(
+                f"The loss of step {step} is {values['train/loss']}. The last checkpoint is good; "
+                "a lower config.optimizer.learning_rate, a longer warm-up or "
+                "config.optimizer.grad_clip_norm=1 usually helps."
+            )
+        self._console.update(step)
+        if step % self._every_steps and step not in (1, self._total_steps):
+            return
+        values["train/epoch"] = step * self._epochs_per_step
+        memory = hardware.device_memory_bytes(jax.local_devices()[0])
+        if memory is not None:
+            values["train/device_memory_bytes"] = memory
+        values.update(self._throughput.metrics(step))
+        self._writer.write(step, values)
+        self._remember(step, values)
+        self._console.line(format_line(step, self._total_steps, values))
+
+    def _remember(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self.last_record.get("step") != step:
+            self.last_record = {"step": step}
+        self.last_record.update(metrics)

@@ -1,0 +1,422 @@
+"""The trainer, read from top to bottom: mesh, data, model, state, step, loop."""
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
+
+from vit_jax import config as config_lib
+from vit_jax import sharding, workdir
+from vit_jax.checkpoint import Checkpoints, TrainState
+from vit_jax.data import pipeline, transforms
+from vit_jax.data.sources import Source, open_source
+from vit_jax.errors import DataError
+from vit_jax.evaluators.classification import ClassificationEvaluator
+from vit_jax.losses import LOSSES
+from vit_jax.model_file import ModelFile, Preprocessing, write_model_file
+from vit_jax.models import registry
+from vit_jax.models.base import as_pair
+from vit_jax.optimizer import build_optimizer
+from vit_jax.overview import describe_run
+from vit_jax.preemption import PreemptedError, stop_signal
+from vit_jax.schedules import Schedule, make_schedule
+from vit_jax.step_log import StepLog
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_IMAGES = 16  # Of the first batch, written to TensorBoard.
+
+Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label int32 [B], mask bool [B]
+Forward = Callable[..., jax.Array]  # (params, images uint8, key=None) -> logits [B, K]
+TrainStep = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
+Evaluate = Callable[[TrainState], dict[str, float]]
+
+
+def run(config: ConfigDict, directory: str, *, dry_run: bool = False) -> dict[str, float]:
+    """Trains as `config` says, or goes on where the workdir's last checkpoint left off.
+
+    Args:
+      config: made from `vit_jax.config.default_config`.
+      directory: the workdir, where everything that the run writes goes.
+      dry_run: only check the config and print what would be done.
+
+    Returns:
+      The last record of metrics.
+
+    Raises:
+      UserError: the config, data, weights or workdir cannot be used.
+      NonFiniteLossError: the loss became infinite or NaN; the last checkpoint is good.
+      PreemptedError: SIGTERM or SIGINT came; the same command goes on from here.
+    """
+    config_lib.validate(config)
+    mesh = sharding.build_mesh(config.mesh)
+    sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
+    data = build_data(config, required=not dry_run)
+    options = config_lib.model_options(config, data.num_classes)
+    durations = config_lib.durations(config, data.num_train_examples)
+    schedule = build_schedule(config, durations)
+    optimizer = build_optimizer(config.optimizer, schedule)
+    initialize = make_initializer(config, options, optimizer)
+    abstract = abstract_state(initialize, config.seed, mesh)
+    logger.info(
+        "%s",
+        describe_run(config, options, data.num_train_examples, durations, schedule, abstract, mesh),
+    )
+    if dry_run:
+        return {}
+
+    directory = workdir.open_directory(directory)
+    checkpoints = Checkpoints(
+        directory, keep=config.keep_checkpoints, best_metric=config.best_metric
+    )
+    start_step = checkpoints.latest_step
+    workdir.record_config(directory, config, resuming=start_step > 0)
+    write_model_file(directory, model_file(config, options, data))
+    state = restore_or_initialize(checkpoints, start_step, initialize, config.seed, abstract)
+
+    forward = make_forward(config, options, mesh)
+    train_step = make_train_step(config, forward, optimizer, schedule, mesh)
+    evaluate = make_evaluate(config, options, data, forward, mesh)
+    log = StepLog(
+        directory,
+        start_step=start_step,
+        total_steps=durations.total,
+        every_steps=config.log_every_steps,
+        batch_size=config.batch_size,
+        num_train_examples=data.num_train_examples,
+        macs=options.macs(),
+    )
+    try:
+        batches = train_batches(config, options, data, mesh, start_step, durations.total)
+        train(config, durations, state, train_step, batches, evaluate, checkpoints, log)
+    finally:
+        log.close()
+        checkpoints.close()
+    return log.last_record
+
+
+# ---------------------------------------------------------------------------------------- data
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The examples and what they say about the model; sources are None in a dry run without data."""
+
+    train: Source | None
+    eval: Source | None
+    num_train_examples: int
+    num_classes: int
+    class_names: tuple[str, ...]
+
+
+def build_data(config: ConfigDict, *, required: bool) -> Data:
+    """Opens both splits; unless `required`, only if the config leaves sizes to the data."""
+    known_examples, known_classes = config.data.num_train_examples, config.model.num_classes
+    if not required and known_examples and known_classes:
+        return Data(None, None, known_examples, known_classes, ())
+
+    def open_split(split: str) -> Source:
+        return open_source(
+            config.data,
+            split,
+            image_size=as_pair("image_size", config.model.image_size),
+            channels=config.model.channels or 3,
+            num_classes=known_classes,
+        )
+
+    train = open_split(config.data.train_split)
+    evaluation = open_split(config.data.eval_split)
+    if train.class_names != evaluation.class_names:
+        raise DataError("The training and evaluation splits do not have the same classes.")
+    num_classes = known_classes or len(train.class_names)
+    return Data(train, evaluation, len(train), num_classes, train.class_names)
+
+
+def train_batches(
+    config: ConfigDict, options: Any, data: Data, mesh: Mesh, start: int, stop: int
+) -> Iterator[Batch]:
+    """The batches of updates start + 1 to stop, on the devices."""
+    return pipeline.batches(
+        data.train,
+        transforms.train_transform(config.data, options.image_size, options.channels),
+        batch_size=config.batch_size,
+        sharding=sharding.batch_sharding(mesh),
+        seed=config.seed,
+        start=start,
+        stop=stop,
+        num_threads=config.data.num_threads,
+        num_workers=config.data.num_workers,
+    )
+
+
+# --------------------------------------------------------------------------------------- model
+
+
+def build_schedule(config: ConfigDict, durations: config_lib.Durations) -> Schedule:
+    """The learning rate by the number of completed updates."""
+    if durations.warmup >= durations.total:
+        logger.warning(
+            "The run of %d steps ends within its warm-up of %d: the learning rate never peaks.",
+            durations.total,
+            durations.warmup,
+        )
+    return make_schedule(
+        config.schedule.name,
+        base=config.optimizer.learning_rate,
+        total_steps=durations.total,
+        warmup_steps=durations.warmup,
+        linear_end=config.schedule.linear_end,
+    )
+
+
+def make_forward(config: ConfigDict, options: Any, mesh: Mesh) -> Forward:
+    """The function (params, images uint8 [B, H, W, C], key=None) -> logits [B, K] float32."""
+    name, key = config.model.name, jax.random.key(0)
+    graphdef, _ = nnx.split(nnx.eval_shape(lambda: registry.build_model(name, key, options)))
+    preprocessing = Preprocessing()
+    mean, std = np.float32(preprocessing.mean), np.float32(preprocessing.std)
+    tokens = NamedSharding(mesh, PartitionSpec(sharding.BATCH_AXES))
+
+    def constrain(x: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, tokens)
+
+    def forward(params: dict, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        normalized = (images.astype(jnp.float32) / 255 - mean) / std
+        return nnx.merge(graphdef, params)(normalized, key=key, constrain=constrain)
+
+    return forward
+
+
+def model_file(config: ConfigDict, options: Any, data: Data) -> ModelFile:
+    """What `model.json` says of this run's model."""
+    preprocessing = Preprocessing(
+        crop=config.data.eval_crop,
+        resize=config.data.eval_resize,
+        interpolation=config.data.interpolation,
+        antialias=config.data.antialias,
+    )
+    return ModelFile(
+        config.model.name, dataclasses.asdict(options), preprocessing, data.class_names
+    )
+
+
+# --------------------------------------------------------------------------------------- state
+
+
+def make_initializer(
+    config: ConfigDict, options: Any, optimizer: optax.GradientTransformation
+) -> Callable[[jax.Array], TrainState]:
+    """The pure function from a random key to the state before the first update."""
+
+    def initialize(key: jax.Array) -> TrainState:
+        model = registry.build_model(config.model.name, key, options)
+        params = nnx.to_pure_dict(nnx.split(model)[1])
+        ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
+        return TrainState(jnp.int32(0), params, optimizer.init(params), ema)
+
+    return initialize
+
+
+def abstract_state(
+    initialize: Callable[[jax.Array], TrainState], seed: int, mesh: Mesh
+) -> TrainState:
+    """The state's shapes, types and shardings, with nothing allocated."""
+    shapes = jax.eval_shape(lambda: initialize(jax.random.key(seed)))
+    of_params = sharding.param_shardings(shapes.params, mesh)
+    places = sharding.like_params(shapes, shapes.params, of_params, mesh)
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        places,
+    )
+
+
+def restore_or_initialize(
+    checkpoints: Checkpoints,
+    step: int,
+    initialize: Callable[[jax.Array], TrainState],
+    seed: int,
+    abstract: TrainState,
+) -> TrainState:
+    """The state of the checkpoint at `step`, or at step 0 a fresh one.
+
+    A fresh state is made where it will lie, so that no device ever holds the whole of it.
+    """
+    if step:
+        logger.info("Resuming after step %d.", step)
+        return checkpoints.restore(step, abstract)
+    places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    return jax.jit(lambda: initialize(jax.random.key(seed)), out_shardings=places)()
+
+
+# ---------------------------------------------------------------------------------------- step
+
+
+def make_train_step(
+    config: ConfigDict,
+    forward: Forward,
+    optimizer: optax.GradientTransformation,
+    schedule: Schedule,
+    mesh: Mesh,
+) -> TrainStep:
+    """One update, compiled: (state, batch) -> (state, metrics); the old state is donated."""
+    loss_of = LOSSES[config.loss]
+    num_micro = config.optimizer.accumulation_steps
+
+    def loss(params: dict, batch: Batch, key: jax.Array) -> jax.Array:
+        logits = forward(params, batch["image"], key=key)
+        targets = jax.nn.one_hot(batch["label"], logits.shape[-1])
+        return jnp.sum(loss_of(logits, targets) * batch["weight"])
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        weight = batch["mask"].astype(jnp.float32)
+        batch = {**batch, "weight": weight / weight.sum()}
+        key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+        value, gradients = accumulate(
+            jax.value_and_grad(loss), num_micro, state.params, batch, key, mesh
+        )
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        ema = state.ema and update_ema(state.ema, params, config.ema_decay, state.step)
+        metrics = {
+            "loss": value,
+            "grad_norm": optax.global_norm(gradients),
+            "learning_rate": schedule(state.step),
+        }
+        return TrainState(state.step + 1, params, opt_state, ema), metrics
+
+    return jax.jit(step, donate_argnums=0)
+
+
+def accumulate(
+    gradient: Callable[[dict, Batch, jax.Array], tuple[jax.Array, dict]],
+    num_micro: int,
+    params: dict,
+    batch: Batch,
+    key: jax.Array,
+    mesh: Mesh,
+) -> tuple[jax.Array, dict]:
+    """The batch's loss and gradients, summed over `num_micro` micro-batches one after another.
+
+    Losses carry their examples' weights in the whole batch, so that sums are its means. Every
+    micro-batch takes its rows from all over the batch, so that each device works on its own.
+    """
+    if num_micro == 1:
+        return gradient(params, batch, key)
+    place = NamedSharding(mesh, PartitionSpec(None, sharding.BATCH_AXES))
+
+    def split(x: jax.Array) -> jax.Array:
+        micro = x.reshape(-1, num_micro, *x.shape[1:]).swapaxes(0, 1)
+        return jax.lax.with_sharding_constraint(micro, place)
+
+    def add(total: tuple, micro: tuple) -> tuple[tuple, None]:
+        return jax.tree.map(jnp.add, total, gradient(params, *micro)), None
+
+    zeros = jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
+    keys = jax.random.split(key, num_micro)
+    total, _ = jax.lax.scan(add, zeros, (jax.tree.map(split, batch), keys))
+    return total
+
+
+def update_ema(ema: dict, params: dict, decay: float, step: jax.Array) -> dict:
+    """Moves the average towards `params`; slower as steps pass, down to `1 - decay`.
+
+    The warm-up, min(decay, (1 + step) / (10 + step)), makes a short run's average usable.
+    """
+    keep = jnp.minimum(decay, (1 + step) / (10 + step))
+    return jax.tree.map(lambda average, new: keep * average + (1 - keep) * new, ema, params)
+
+
+# ---------------------------------------------------------------------------------------- loop
+
+
+def make_evaluate(
+    config: ConfigDict, options: Any, data: Data, forward: Forward, mesh: Mesh
+) -> Evaluate:
+    """The function that measures a state on the evaluation split: `eval/accuracy`, ..."""
+    evaluator = ClassificationEvaluator(forward, LOSSES[config.loss])
+    transform = transforms.eval_transform(config.data, options.image_size, options.channels)
+
+    def measure(params: dict) -> dict[str, float]:
+        batches = pipeline.batches(
+            data.eval,
+            transform,
+            batch_size=config.batch_size,
+            sharding=sharding.batch_sharding(mesh),
+            seed=None,
+            num_threads=config.data.num_threads,
+            num_workers=config.data.num_workers,
+        )
+        with contextlib.closing(batches):
+            return evaluator(params, batches)
+
+    def evaluate(state: TrainState) -> dict[str, float]:
+        results = {f"eval/{name}": value for name, value in measure(state.params).items()}
+        if state.ema is not None:
+            averaged = measure(state.ema).items()
+            results |= {f"eval_ema/{name}": value for name, value in averaged}
+        return results
+
+    return evaluate
+
+
+def train(
+    config: ConfigDict,
+    durations: config_lib.Durations,
+    state: TrainState,
+    train_step: TrainStep,
+    batches: Iterator[Batch],
+    evaluate: Evaluate,
+    checkpoints: Checkpoints,
+    log: StepLog,
+) -> None:
+    """Updates the state with every batch; evaluates, saves and stops in between."""
+    start = checkpoints.latest_step
+
+    def due(step: int, every: int) -> bool:
+        return step == durations.total or (every > 0 and step % every == 0)
+
+    with contextlib.closing(batches), stop_signal() as stop, jax.transfer_guard("disallow"):
+        for step in range(start + 1, durations.total + 1):
+            with log.waiting_for_data():
+                batch = next(batches)
+            if step == start + 1:
+                log.write_images(step, "train/first_batch", sample_images(batch))
+                train_step = train_step.lower(state, batch).compile()
+                log.start(start)
+            state, metrics = train_step(state, batch)
+            log.add(step, metrics)
+
+            # The order matters: losses are known to be finite before anything is evaluated or
+            # saved, and records are on disk before the checkpoint that will cut later ones.
+            results = {}
+            if due(step, durations.eval_every) and not stop.is_set():
+                log.drain()
+                with log.paused():
+                    results = evaluate(state)
+                log.write(step, results)
+            if (
+                due(step, durations.checkpoint_every)
+                or checkpoints.is_best(results)
+                or stop.is_set()
+            ):
+                log.drain()
+                with log.paused():
+                    log.flush()
+                    checkpoints.save(step, state, results)
+            if stop.is_set() and step < durations.total:
+                raise PreemptedError(f"Stopped after step {step}, which is saved.")
+
+
+def sample_images(batch: Batch) -> np.ndarray:
+    """The first few images on this process's first device, uint8 [N, H, W, C]."""
+    return jax.device_get(batch["image"].addressable_shards[0].data)[:SAMPLE_IMAGES]

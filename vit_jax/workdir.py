@@ -1,0 +1,85 @@
+"""A run's directory: whether it can be written, and whether what it holds is the same run."""
+
+import json
+import logging
+import os
+from importlib import metadata
+from typing import Any
+
+import jax
+from etils import epath
+from ml_collections import ConfigDict
+
+from vit_jax.errors import CheckpointError
+from vit_jax.model_file import write_json
+
+logger = logging.getLogger(__name__)
+
+# A run is what these keys say; with another value it cannot be the one that was interrupted.
+IDENTITY = ("model.", "batch_size", "seed", "data.source", "data.train_split", "optimizer.name")
+IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
+# Whatever these are, the parameters do not depend on them.
+PACKAGES = ("vit_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
+    """Creates the directory if needed; raises CheckpointError if it cannot be written."""
+    path = epath.Path(directory)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".write_test_{os.getpid()}"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise CheckpointError(
+            f"--workdir={directory} cannot be written ({error.strerror or error}): name another."
+        ) from error
+    return path
+
+
+def record_config(directory: epath.Path, config: ConfigDict, *, resuming: bool) -> None:
+    """Writes `config.json`, the resolved config with the packages' versions.
+
+    When a run is resumed, differences from the config it had are logged; raises CheckpointError
+    for one that would make it another run.
+    """
+    path = directory / "config.json"
+    # Through JSON and back, so that pairs compare equal to the lists they are stored as.
+    current = json.loads(config.to_json_best_effort())
+    if resuming and path.exists():
+        previous = json.loads(path.read_text())["config"]
+        check_same_run(directory, previous, current)
+    write_json(path, {"config": current, "versions": package_versions()})
+
+
+def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None:
+    """Compares two configs as `record_config` describes."""
+    before, after = flatten(previous), flatten(current)
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if old == new:
+            continue
+        same_mathematics = key in IDENTITY_EXCEPTIONS
+        if key.startswith(IDENTITY) and not same_mathematics:
+            raise CheckpointError(
+                f"{directory} holds a run with config.{key}={old!r}, not {new!r}: resume it with "
+                "the config it was started with, or choose another --workdir."
+            )
+        logger.warning("config.%s was %r before this resume and is %r now.", key, old, new)
+
+
+def flatten(config: dict, prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined by dots."""
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of what the numbers depend on, and the kind of device."""
+    versions = {package: metadata.version(package) for package in PACKAGES}
+    return {**versions, "device": jax.devices()[0].device_kind}
