@@ -1,0 +1,75 @@
+"""Where examples come from: random access to one split of a dataset.
+
+`config.data.source` names a kind and, after a colon, its place:
+
+    digits                    scikit-learn's 8×8 digits, inside its package: nothing to download
+    idx:DIR                   MNIST and Fashion-MNIST in their original files
+    folder:DIR                one folder per class, optionally under DIR/train and DIR/val
+    tfds:NAME[:CONFIG]        a TensorFlow Datasets dataset prepared as ArrayRecord
+    fake                      deterministic patterns, to test and to measure
+
+A new kind is one function `(place, data, shape) -> Splits` and one line in `_KINDS`.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+import ml_collections
+
+from vit_jax.data import arrays, folder, tfds
+from vit_jax.data.splits import Example as Example
+from vit_jax.data.splits import Shape, Source, open_split
+from vit_jax.errors import ConfigError, DataError
+
+_KINDS = {
+    "digits": arrays.digits,
+    "idx": arrays.idx,
+    "folder": folder.folder,
+    "tfds": tfds.tfds,
+    "fake": arrays.fake,
+}
+
+
+def open_source(
+    data: ml_collections.ConfigDict,
+    split: str,
+    *,
+    image_size: tuple[int, int],
+    channels: int,
+    num_classes: int,
+) -> Source:
+    """Opens one split of `data.source`.
+
+    Args:
+        data: `config.data`.
+        split: a split or part of it in TFDS's grammar: "train", "train[:98%]", "train[-10%:]",
+            "train[:800]+test[100:200]". Empty: the source's own evaluation split.
+        image_size: (height, width) of `fake` images; other sources ignore it.
+        channels: of `fake` images; other sources ignore it.
+        num_classes: the model's classes; 0 if they come from the data.
+
+    Raises:
+        ConfigError: `data.source` or `split` is malformed.
+        DataError: the data is missing, malformed, or has more classes than the model.
+    """
+    kind, _, place = data.source.partition(":")
+    if not data.source:
+        raise ConfigError(
+            "config.data.source is empty: this preset's dataset has no public copy; name yours "
+            "with --config.data.source=folder:DIR (or tfds:NAME)."
+        )
+    if kind not in _KINDS:
+        nearest = difflib.get_close_matches(kind, _KINDS, n=1) or ["folder"]
+        raise ConfigError(
+            f"config.data.source={data.source!r}: unknown kind {kind!r}; did you mean "
+            f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, tfds:NAME[:CONFIG], fake."
+        )
+    splits = _KINDS[kind](place, data, Shape(tuple(image_size), channels, num_classes))
+    source = open_split(splits, split, data.source)
+    if num_classes and len(source.class_names) > num_classes:
+        raise DataError(
+            f"config.data.source={data.source!r} has {len(source.class_names)} classes, but the "
+            f"model has {num_classes}: set --config.model.num_classes=0 to take them from the data."
+        )
+    return source

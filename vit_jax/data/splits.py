@@ -1,0 +1,130 @@
+"""Examples, the sources that hold them, and parts of a source's splits by TFDS's grammar."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from vit_jax.errors import ConfigError, DataError
+
+EVALUATION_SPLITS = ("validation", "val", "test")  # In the order in which they are preferred.
+
+
+class Example(NamedTuple):
+    """One labelled image.
+
+    `image` is an encoded file's bytes or uint8 [H, W, C]; `label` lies in [0, classes); `name` is
+    unique within the source, such as "train/cat/1.jpg" or "train/123".
+    """
+
+    image: bytes | np.ndarray
+    label: int
+    name: str
+
+
+class Source(Protocol):
+    """Random access to the examples of one split; picklable, for worker processes."""
+
+    class_names: tuple[str, ...]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...
+
+
+Splits = dict[str, Callable[[], Source]]  # Split name -> opens it.
+
+
+class Shape(NamedTuple):
+    """What `fake` has to look like."""
+
+    image_size: tuple[int, int]
+    channels: int
+    num_classes: int
+
+
+_BOUND = r"-?\d[\d_]*(?:\.\d+)?%?"
+_PART = re.compile(rf"(?P<name>[\w-]+)(?:\[(?P<start>{_BOUND})?:(?P<stop>{_BOUND})?\])?")
+
+
+def open_split(splits: Splits, split: str, where: str) -> Source:
+    """Opens `split`, or the parts of splits that it is the sum of."""
+    if not split:
+        split = next((name for name in EVALUATION_SPLITS if name in splits), "")
+        if not split:
+            raise DataError(
+                f"{where} has no evaluation split among {', '.join(EVALUATION_SPLITS)}: name one "
+                f"with --config.data.eval_split; there are {', '.join(splits)}."
+            )
+    if split in splits:
+        return splits[split]()
+    opened: dict[str, Source] = {}
+    parts = []
+    for text in split.split("+"):
+        part = _PART.fullmatch(text.strip())
+        if part is None:
+            raise ConfigError(
+                f"Split {split!r}: cannot read {text.strip()!r}; expected a name with an optional "
+                "slice, such as train, train[:98%], train[-10%:] or train[100:200]."
+            )
+        name = part["name"]
+        if name not in splits:
+            raise DataError(
+                f"{where} has no split {name!r} (asked for as {split!r}); "
+                f"there are {', '.join(splits)}."
+            )
+        if name not in opened:
+            opened[name] = splits[name]()
+        length = len(opened[name])
+        start = _boundary(part["start"], 0, length, split)
+        stop = _boundary(part["stop"], length, length, split)
+        parts.append((opened[name], range(start, max(start, stop))))
+    source = Slices(tuple(parts))
+    if not len(source):
+        raise DataError(f"Split {split!r} of {where} holds no examples.")
+    return source
+
+
+def _boundary(text: str | None, default: int, length: int, split: str) -> int:
+    """The index that a slice boundary such as "10%", "-5" or "800" means in `length` examples."""
+    if text is None:
+        return default
+    try:
+        # Python's rounding, half to even, is TFDS's ("closest").
+        index = round(float(text[:-1]) * length / 100) if text.endswith("%") else int(text)
+    except ValueError:
+        raise ConfigError(f"Split {split!r}: {text!r} is neither a whole number nor a %.") from None
+    if abs(index) > length:
+        raise DataError(f"Split {split!r}: {text} lies outside its {length} examples.")
+    return index + length if index < 0 else index
+
+
+@dataclasses.dataclass(frozen=True)
+class Slices:
+    """The examples at some ranges of other sources, one range after another."""
+
+    parts: tuple[tuple[Source, range], ...]
+
+    @functools.cached_property
+    def _ends(self) -> list[int]:
+        return list(itertools.accumulate(len(positions) for _, positions in self.parts))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Of the first part; a source's splits share them."""
+        return self.parts[0][0].class_names
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Example:
+        part = bisect.bisect_right(self._ends, index)
+        source, positions = self.parts[part]
+        return source[positions[index - self._ends[part]]]

@@ -1,0 +1,97 @@
+"""The source `tfds:NAME[:CONFIG]`: TensorFlow Datasets in ArrayRecord files, without TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import ml_collections
+
+from vit_jax.data.splits import Example, Shape, Splits
+from vit_jax.errors import DataError
+
+
+class Tfds:
+    """One split of a prepared dataset, with the images still encoded."""
+
+    def __init__(self, directory: str, split: str, num_classes: int):
+        import tensorflow_datasets  # Takes a second to import: only who uses it pays.
+
+        builder = tensorflow_datasets.builder_from_directory(directory)
+        self._arguments = (directory, split, num_classes)
+        self._split = split
+        label = builder.info.features["label"]
+        self.class_names = tuple(getattr(label, "names", None) or map(str, range(num_classes)))
+        # Other features, masks and boxes say, are not even parsed.
+        decoders = tensorflow_datasets.decode.PartialDecoding(
+            {"image": True, "label": True},
+            decoders={"image": tensorflow_datasets.decode.SkipDecoding()},
+        )
+        self._examples = builder.as_data_source(split, decoders=decoders)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, index: int) -> Example:
+        example = self._examples[index]
+        return Example(example["image"], int(example["label"]), f"{self._split}/{index}")
+
+    def __reduce__(self) -> tuple[type[Tfds], tuple[str, str, int]]:
+        return Tfds, self._arguments  # A worker process opens the files itself.
+
+
+def tfds(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+    """Lists the splits of a dataset prepared in `data.data_dir`; never downloads.
+
+    Raises:
+        DataError: not found, not stored as ArrayRecord, or not image classification.
+    """
+    name, _, config = place.partition(":")
+    if config:
+        # "1.0.0" is a version, spelled as in TFDS; anything else a config.
+        name += f":{config}" if re.fullmatch(r"[\d*]+\.[\d*]+\.[\d*]+", config) else f"/{config}"
+    builder = _find_builder(name, data.data_dir)
+    info = builder.info
+    missing = {"image", "label"} - set(info.features or ())
+    if missing:
+        raise DataError(
+            f"The TFDS dataset {name} has no feature {' or '.join(sorted(missing))}, only "
+            f"{', '.join(info.features)}; expected image classification."
+        )
+    if not getattr(info.features["label"], "names", None) and not shape.num_classes:
+        raise DataError(
+            f"The TFDS dataset {name} does not say how many classes it has: set "
+            "--config.model.num_classes=NUMBER."
+        )
+    formats = sorted(format.value for format in info.available_file_formats())
+    if "array_record" not in formats:
+        raise DataError(
+            f"The TFDS dataset {name} in {builder.data_dir} is stored as {', '.join(formats)}; "
+            "vit_jax reads array_record, which allows random access. Convert it once, on a machine "
+            f"with TensorFlow: tfds convert_format --dataset_version_dir={builder.data_dir} "
+            "--out_file_format=array_record"
+        )
+    directory = str(builder.data_dir)
+    return {
+        split: functools.partial(Tfds, directory, split, shape.num_classes) for split in info.splits
+    }
+
+
+def _find_builder(name: str, data_dir: str) -> Any:
+    """The dataset's `DatasetBuilder`, from its files alone."""
+    import tensorflow_datasets
+
+    try:
+        return tensorflow_datasets.core.read_only_builder.builder_from_files(
+            name, data_dir=data_dir or None
+        )
+    # Whatever the lookup runs into, such as a dataset's code that wants TensorFlow.
+    except Exception as error:
+        where = data_dir or tensorflow_datasets.core.constants.DATA_DIR
+        raise DataError(
+            f"No prepared TFDS dataset {name!r} in {where}. Either (1) prepare it on a machine with "
+            f"TensorFlow: tfds build {name} --file_format=array_record (if it lies elsewhere, name "
+            "the folder with --config.data.data_dir=DIR), or (2) train on image files: "
+            f"--config.data.source=folder:DIR. TFDS says: {str(error).strip().splitlines()[0]}"
+        ) from error
