@@ -1,6 +1,7 @@
 """Vision Transformers in JAX: pre-training and fine-tuning as in arXiv 2010.11929."""
 
 from vit_jax.models.registry import create_model, list_models
+from vit_jax.weights.loading import load_model
 
-__all__ = ["create_model", "list_models"]
+__all__ = ["create_model", "list_models", "load_model"]
 __version__ = "0.1.0"

@@ -1,0 +1,222 @@
+"""Fits parameters from a file to another model: what fits is taken, what can be resized is.
+
+Nothing is silent: each parameter is a row of the report, loaded, resized, fresh or skipped.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vit_jax.errors import WeightsError
+from vit_jax.weights.mapping import fill_name
+from vit_jax.weights.resize import resize_channels, resize_patches, resize_positions
+from vit_jax.weights.source import Weights
+
+# Options that change a parameter's shape in ways that nothing can adapt.
+FIXED_OPTIONS = ("width", "depth", "mlp_width", "num_heads")
+# Options that leave all shapes alone but change what the parameters compute.
+SILENT_OPTIONS = ("gelu", "pooling", "norm_after_pooling")
+
+LAYERS = "blocks/"  # Parameters under it have a leading layer axis.
+
+Shape = tuple[int, ...]
+
+
+class Row(NamedTuple):
+    """What became of one parameter."""
+
+    status: str  # loaded | resized | fresh | skipped
+    name: str  # ours; for tensors that have no place in the model, the file's
+    source: Shape | None  # shape in the file
+    target: Shape | None  # shape in the model
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What became of each parameter; `str(report)` is a table."""
+
+    path: str
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    def count(self, status: str) -> int:
+        """Number of rows with that status."""
+        return sum(row.status == status for row in self.rows)
+
+    def __str__(self) -> str:
+        statuses = ("loaded", "resized", "fresh", "skipped")
+        counts = ", ".join(f"{self.count(status)} {status}" for status in statuses)
+        cells = [
+            (row.status, row.name, format_shape(row.source), format_shape(row.target), row.note)
+            for row in self.rows
+        ]
+        cells.insert(0, ("", "parameter", "in the file", "in the model", ""))
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [f"Weights from {self.path}: {counts}."]
+        for row in cells:
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append(f"  {line}".rstrip())
+        return "\n".join([*lines, *self.notes])
+
+
+def format_shape(shape: Shape | None) -> str:
+    """A shape as "12×768×768", or "–" for none."""
+    return "–" if shape is None else "×".join(map(str, shape)) or "scalar"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adaptation:
+    """How a file's parameters become those of a model.
+
+    The head is kept only for the same number of classes, the same names where both sides name
+    them, and the same representation.
+    """
+
+    weights: Weights
+    options: Any  # of the model, complete
+    class_names: Sequence[str] = ()  # of the model; empty: it has none
+    skip: str = (
+        ""  # names that match start fresh; ours (`blocks/07/mlp/dense1/kernel`) or the file's
+    )
+    position_resize: str = "bilinear_corner"
+
+    def apply(
+        self, shapes: Mapping[str, Shape], fresh: Callable[[str], Any]
+    ) -> tuple[dict[str, Any], Report]:
+        """Parameters by name, and what became of each.
+
+        Args:
+          shapes: of the model's parameters, by name.
+          fresh: gives a parameter's initial value, by name.
+
+        Raises:
+          WeightsError: the architectures differ, or nothing in the file is used.
+        """
+        self.check_architecture()
+        parameters, rows = {}, []
+        for name, shape in shapes.items():
+            parameters[name], row = self.adapt(name, shape, fresh)
+            rows.append(row)
+        if all(row.status == "fresh" for row in rows):
+            raise WeightsError(f"{self.weights.path}: not one parameter of the model is in it.")
+        for name, array in self.weights.parameters.items():
+            if name not in shapes:
+                rows.append(Row("skipped", name, array.shape, None, "the model has none"))
+        rows += [Row("skipped", name, None, None, "unknown") for name in self.weights.unknown]
+        return parameters, Report(self.weights.path, tuple(rows), tuple(self.differences()))
+
+    def adapt(self, name: str, shape: Shape, fresh: Callable[[str], Any]) -> tuple[Any, Row]:
+        """One parameter and its row of the report."""
+        source = self.weights.parameters.get(name)
+        source_shape = None if source is None else source.shape
+        skipped = self.skipped_layers(name, shape)
+        if note := self.why_fresh(name, skipped):
+            return fresh(name), Row("fresh", name, source_shape, shape, note)
+        array, note = self.resize(name, source)
+        if array.shape != shape:
+            raise WeightsError(
+                f"{self.weights.path}: {name} has shape {array.shape}, but the model's is {shape}. "
+                f"Leave it out with init_skip={name!r}, or change the model."
+            )
+        status = "resized" if note else "loaded"
+        if skipped.any():
+            array = np.where(skipped.reshape(-1, *[1] * (array.ndim - 1)), fresh(name), array)
+            note = f"{skipped.sum()} layers fresh: {self.skip!r}"
+        return array, Row(status, name, source_shape, shape, note)
+
+    def check_architecture(self) -> None:
+        """Raises WeightsError for a difference that no resize can bridge."""
+        for option in FIXED_OPTIONS:
+            there, here = getattr(self.weights.options, option), getattr(self.options, option)
+            if there != here:
+                raise WeightsError(
+                    f"{self.weights.path} has {option}={there}, but the model has {here}: "
+                    f"set model.{option}={there}, or choose the model that the weights are of."
+                )
+
+    def differences(self) -> Iterator[str]:
+        """Options that leave all shapes alone but change what the parameters compute."""
+        for option in SILENT_OPTIONS:
+            there, here = getattr(self.weights.options, option), getattr(self.options, option)
+            if there != here:
+                yield f"Note: the weights are for {option}={there!r}; the model has {here!r}."
+
+    def skipped_layers(self, name: str, shape: Shape) -> np.ndarray:
+        """Whether `skip` matches: bool [layers] for a stacked parameter, else [1]."""
+        layers = range(shape[0]) if name.startswith(LAYERS) else (None,)
+        names = (layer_names(name, self.weights.file_names.get(name), layer) for layer in layers)
+        return np.array(
+            [bool(self.skip) and any(re.search(self.skip, n) for n in both) for both in names]
+        )
+
+    def why_fresh(self, name: str, skipped: np.ndarray) -> str:
+        """Why a parameter is not taken from the file; "" if it is."""
+        there, here = self.weights.options, self.options
+        if name not in self.weights.parameters:
+            return "not in the file"
+        if skipped.all():
+            return f"{self.skip!r}"
+        if not name.startswith("head/"):
+            return ""
+        if there.num_classes != here.num_classes:
+            return f"{there.num_classes} classes in the file"
+        if there.representation_size != here.representation_size:
+            return "another representation"
+        names = self.weights.model_file.class_names
+        if names and self.class_names and tuple(names) != tuple(self.class_names):
+            return "other class names in the file"
+        return ""
+
+    def resize(self, name: str, array: np.ndarray) -> tuple[np.ndarray, str]:
+        """The array in the model's size, and what was done; "" for nothing."""
+        there, here = self.weights.options, self.options
+        if name == "embedding/kernel":
+            return resize_embedding(array, here.patch_size, here.channels)
+        if name == "position_embedding":
+            return fit_positions(array, there, here, self.position_resize)
+        return array, ""
+
+
+def layer_names(name: str, file_name: str | None, layer: int | None) -> list[str]:
+    """A parameter's names, ours and the file's, for one layer of a stacked one."""
+    file_names = [file_name] if file_name else []
+    if layer is None:
+        return [name, *file_names]
+    return [
+        name.replace(LAYERS, f"{LAYERS}{layer:02}/", 1),
+        *(fill_name(file_name, {"layer": layer}) for file_name in file_names),
+    ]
+
+
+def resize_embedding(
+    kernel: np.ndarray, patch_size: tuple[int, int], channels: int
+) -> tuple[np.ndarray, str]:
+    """The patch embedding's kernel for another patch size and number of channels, and a note."""
+    notes = []
+    if kernel.shape[:2] != patch_size:
+        notes.append(f"patches {format_shape(kernel.shape[:2])} → {format_shape(patch_size)}")
+        kernel = resize_patches(kernel, patch_size)
+    if kernel.shape[2] != channels:
+        notes.append(f"channels {kernel.shape[2]} → {channels}")
+        kernel = resize_channels(kernel, channels)
+    return kernel, ", ".join(notes)
+
+
+def fit_positions(table: np.ndarray, there: Any, here: Any, method: str) -> tuple[np.ndarray, str]:
+    """The position embeddings on the model's grid, with rows for its prefix tokens, and a note."""
+    notes = []
+    if there.grid != here.grid:
+        notes.append(f"grid {format_shape(there.grid)} → {format_shape(here.grid)}, {method}")
+        table = resize_positions(table, there.grid, here.grid, method)
+    patches = here.grid[0] * here.grid[1]
+    prefix, wanted = table.shape[1] - patches, here.num_prefix_tokens * here.prefix_positions
+    if prefix != wanted:
+        notes.append(f"rows before the patches {prefix} → {wanted}")
+        table = np.concatenate([table[:, : min(prefix, wanted)], table[:, prefix:]], axis=1)
+        missing = patches + wanted - table.shape[1]
+        table = np.insert(table, [min(prefix, wanted)] * missing, 0, axis=1)
+    return table, ", ".join(notes)

@@ -1,0 +1,174 @@
+"""Models from weight files: read, fit to what is asked for, report."""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from vit_jax.errors import WeightsError
+from vit_jax.model_file import ModelFile
+from vit_jax.models import registry
+from vit_jax.weights.adapt import Adaptation, Report, Shape
+from vit_jax.weights.formats import read_weights
+from vit_jax.weights.source import Hints, Weights
+
+logger = logging.getLogger(__name__)
+
+
+def load_model(
+    path: str | os.PathLike[str],
+    checkpoint: str | int = "latest",
+    ema: bool = False,
+    *,
+    source_grid: tuple[int, int] | None = None,
+    position_resize: str = "bilinear_corner",
+    **options: Any,
+) -> nnx.Module:
+    """A model with the weights at `path`.
+
+    Args:
+      path: a run's workdir, an export of this package, a published `.npz` file, a timm
+        `.safetensors` file or folder, a Hugging Face folder.
+      checkpoint: of a workdir: "latest", "best" or a step.
+      ema: of a workdir: the averaged parameters.
+      source_grid: (rows, columns) of the file's position embeddings, where nothing else tells.
+      position_resize: how position embeddings are resampled to another grid: "bilinear_corner",
+        "bilinear" or "bicubic"; see `vit_jax.weights.resize.resize_matrix`.
+      **options: the model's options that differ from the file's, such as `image_size` or
+        `num_classes`; and those that the file does not tell, such as `num_heads` or `gelu`.
+
+    Returns:
+      The module, as `create_model` returns it, with two attributes more: `preprocessing`
+      (`vit_jax.model_file.Preprocessing`) and `class_names` (a tuple, empty if unknown).
+
+    Raises:
+      WeightsError: the file cannot be read, is of another architecture, or does not say enough.
+      ConfigError: an option does not exist or has an impossible value.
+    """
+    weights = read_weights(path, Hints(options, source_grid), checkpoint=checkpoint, ema=ema)
+    check_complete(weights)
+    file = weights.model_file
+    complete = registry.model_options(file.name, **{**file.options, **options})
+    graphdef, shapes = abstract_parameters(file.name, complete)
+    adaptation = Adaptation(weights=weights, options=complete, position_resize=position_resize)
+    parameters, report = adaptation.apply(
+        shapes, lambda name: fresh_parameter(file.name, complete, name)
+    )
+    announce(weights, report)
+    model = nnx.merge(graphdef, unflatten_dict(jax.tree.map(jnp.asarray, parameters), sep="/"))
+    described = describe(weights, complete)
+    model.preprocessing, model.class_names = described.preprocessing, described.class_names
+    return model
+
+
+def initialize_from(
+    path: str | os.PathLike[str],
+    options: Any,
+    fresh: Mapping[str, Any],
+    *,
+    skip: str = "",
+    class_names: Sequence[str] = (),
+    position_resize: str = "bilinear_corner",
+    source_grid: tuple[int, int] | None = None,
+) -> tuple[dict[str, Any], Report, ModelFile]:
+    """Parameters to start training from.
+
+    Args:
+      path: as for `load_model`; of a workdir the latest checkpoint.
+      options: of the model to train, complete.
+      fresh: its initial parameters, a nested dict of arrays.
+      skip: regular expression of parameters that stay as in `fresh` all the same, by our names
+        (`blocks/07/mlp/dense1/kernel`) or the file's.
+      class_names: of the data; the head is kept only if the file's are the same or unknown.
+      position_resize, source_grid: as for `load_model`.
+
+    Returns:
+      The parameters, nested as `fresh`, those from the file as numpy arrays; what became of each;
+      and the file's description, whose preprocessing the weights expect.
+
+    Raises:
+      WeightsError: the file cannot be read, is of another architecture, or `skip` matches nothing.
+    """
+    known = {"num_heads", "image_size", "patch_size"}  # A default elsewhere is no knowledge.
+    hints = Hints(
+        {key: value for key, value in dataclasses.asdict(options).items() if key in known},
+        source_grid,
+    )
+    weights = read_weights(path, hints)
+    flat = flatten_dict(fresh, sep="/")
+    adaptation = Adaptation(
+        weights=weights,
+        options=options,
+        class_names=class_names,
+        skip=skip,
+        position_resize=position_resize,
+    )
+    shapes = {name: tuple(array.shape) for name, array in flat.items()}
+    parameters, report = adaptation.apply(shapes, flat.__getitem__)
+    return unflatten_dict(parameters, sep="/"), report, describe(weights, options)
+
+
+def abstract_parameters(name: str, options: Any) -> tuple[nnx.GraphDef, dict[str, Shape]]:
+    """A model's structure and the shapes of its parameters by name; nothing is computed."""
+    model = nnx.eval_shape(lambda: registry.build_model(name, jax.random.key(0), options))
+    graphdef, state = nnx.split(model)
+    flat = flatten_dict(nnx.to_pure_dict(state), sep="/")
+    return graphdef, {name: tuple(leaf.shape) for name, leaf in flat.items()}
+
+
+def fresh_parameter(model_name: str, options: Any, name: str) -> jax.Array:
+    """One parameter's initial value; under jit, so that the others are not computed."""
+
+    def initialize() -> jax.Array:
+        model = registry.build_model(model_name, jax.random.key(0), options)
+        return flatten_dict(nnx.to_pure_dict(nnx.split(model)[1]), sep="/")[name]
+
+    return jax.jit(initialize)()
+
+
+def check_complete(weights: Weights) -> None:
+    """Raises WeightsError unless the file holds its own model, whole and nothing else."""
+    _, shapes = abstract_parameters(weights.model_file.name, weights.options)
+    for name, shape in shapes.items():
+        array = weights.parameters.get(name)
+        if array is None or array.shape != shape:
+            has = "is not in it" if array is None else f"has shape {array.shape} instead of {shape}"
+            raise WeightsError(f"{weights.path}: {weights.file_names.get(name, name)} {has}.")
+    unknown = [*weights.unknown, *(weights.parameters.keys() - shapes.keys())]
+    if unknown:
+        raise WeightsError(
+            f"{weights.path}: {len(unknown)} tensors have no place in {weights.model_file.name}, "
+            f"the first: {unknown[0]!r}. Without them the model would compute something else; "
+            "to start a training from the rest, set config.init."
+        )
+
+
+def announce(weights: Weights, report: Report) -> None:
+    """Prints what was assumed, and what became of the parameters if any was changed."""
+    if weights.assumed:
+        logger.warning("%s does not say, assumed: %s", weights.path, ", ".join(weights.assumed))
+    changed = report.notes or any(row.status != "loaded" for row in report.rows)
+    logger.log(logging.WARNING if changed else logging.INFO, "%s", report)
+
+
+def describe(weights: Weights, options: Any) -> ModelFile:
+    """The description of a model with the file's weights and other options."""
+    file, preprocessing = weights.model_file, weights.model_file.preprocessing
+    if options.channels != weights.options.channels:
+        mean, std = (
+            (sum(values) / len(values),) for values in (preprocessing.mean, preprocessing.std)
+        )
+        preprocessing = dataclasses.replace(preprocessing, mean=mean, std=std)
+    same_classes = options.num_classes == weights.options.num_classes
+    return ModelFile(
+        name=file.name,
+        options=dataclasses.asdict(options),
+        preprocessing=preprocessing,
+        class_names=file.class_names if same_classes else (),
+    )

@@ -1,0 +1,219 @@
+"""Tables that translate tensors between a file format and this package; each reads both ways.
+
+A row pairs a name in the file with one or several of ours, and the change of layout between them:
+
+    Row("blocks.{layer}.mlp.fc1.{weight,bias}", "blocks/mlp/dense1/{kernel,bias}", DENSE)
+
+`{a,b}` writes two rows as one. `{layer}` is the index of a block: our blocks are stacked on a
+leading axis, so it stands on the file's side only, and reading stacks the layers in order. Other
+placeholders stand on both sides, `{stage-1}` where the file counts from 0 and we count from 1.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax.errors import WeightsError
+
+Tensors = Mapping[str, np.ndarray]  # by full name, as "blocks/mlp/dense1/kernel"
+
+ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+PLACEHOLDER = re.compile(r"\{(\w+)(-1)?\}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """A change of layout between one array of a file and one or several of ours, both ways.
+
+    `read(array, num_heads)` returns a tuple of our arrays; `write(*ours)` the file's array.
+    """
+
+    read: Callable[[np.ndarray, int], tuple[np.ndarray, ...]]
+    write: Callable[..., np.ndarray]
+
+
+def split_heads(array: np.ndarray, num_heads: int) -> np.ndarray:
+    """PyTorch's (H·d, D) or (H·d) -> (D, H, d) or (H, d)."""
+    return array.T.reshape(*array.T.shape[:-1], num_heads, -1)
+
+
+def merge_heads(array: np.ndarray) -> np.ndarray:
+    """The inverse of `split_heads`."""
+    return array.reshape(*array.shape[:-2], -1).T
+
+
+SAME = Transform(lambda array, _: (array,), lambda array: array)
+DENSE = Transform(lambda array, _: (array.T,), lambda array: array.T)  # a bias stays as it is
+HEADS = Transform(
+    lambda array, num_heads: (split_heads(array, num_heads),), lambda array: merge_heads(array)
+)
+HEADS_OUT = Transform(  # (D, H·d) <-> (H, d, D)
+    lambda array, num_heads: (array.T.reshape(num_heads, -1, len(array)),),
+    lambda array: array.reshape(-1, array.shape[-1]).T,
+)
+CONVOLUTION = Transform(  # (out, in, height, width) <-> (height, width, in, out)
+    lambda array, _: (array.transpose(2, 3, 1, 0),), lambda array: array.transpose(3, 2, 0, 1)
+)
+
+
+def fused_heads(parts: int) -> Transform:
+    """Several projections (query, key, value) stacked in one tensor of PyTorch's layout."""
+    return Transform(
+        lambda array, num_heads: tuple(
+            split_heads(part, num_heads) for part in np.split(array, parts)
+        ),
+        lambda *arrays: np.concatenate([merge_heads(array) for array in arrays]),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of a table: the file's name, ours, and the transform between them.
+
+    `when(options)` chooses, in writing, among rows with the same target.
+    """
+
+    theirs: str
+    ours: str | tuple[str, ...]
+    transform: Transform = SAME
+    when: Callable[[Any], bool] = lambda options: True
+
+    def expand(self) -> list["Row"]:
+        """This row with each `{a,b}` written out."""
+        ours = (self.ours,) if isinstance(self.ours, str) else self.ours
+        found = ALTERNATIVES.search(self.theirs)
+        count = len(found[1].split(",")) if found else 1
+
+        def choose(name: str, index: int) -> str:
+            return ALTERNATIVES.sub(lambda match: match[1].split(",")[index], name)
+
+        return [
+            dataclasses.replace(
+                self,
+                theirs=choose(self.theirs, index),
+                ours=tuple(choose(name, index) for name in ours),
+            )
+            for index in range(count)
+        ]
+
+
+def table(*rows: Row) -> tuple[Row, ...]:
+    """Rows with their `{a,b}` written out."""
+    return tuple(expanded for row in rows for expanded in row.expand())
+
+
+def match_name(template: str, name: str) -> dict[str, int] | None:
+    """The placeholders' values, if `name` is an instance of `template`."""
+    pattern, start = "", 0
+    for placeholder in PLACEHOLDER.finditer(template):
+        pattern += re.escape(template[start : placeholder.start()]) + rf"(?P<{placeholder[1]}>\d+)"
+        start = placeholder.end()
+    match = re.fullmatch(pattern + re.escape(template[start:]), name)
+    if match is None:
+        return None
+    from_zero = {placeholder[1] for placeholder in PLACEHOLDER.finditer(template) if placeholder[2]}
+    return {key: int(value) + (key in from_zero) for key, value in match.groupdict().items()}
+
+
+def fill_name(template: str, values: Mapping[str, int]) -> str:
+    """The inverse of `match_name`; a placeholder without a value stays."""
+
+    def fill(match: re.Match) -> str:
+        name, from_zero = match.groups()
+        return str(values[name] - bool(from_zero)) if name in values else match[0]
+
+    return PLACEHOLDER.sub(fill, template)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What a table made of a file's tensors."""
+
+    parameters: dict[str, np.ndarray]  # by our names, blocks stacked
+    file_names: dict[str, str]  # our name -> the file's, with its `{layer}`
+    unknown: tuple[str, ...]  # names in the file that no row has
+
+
+def read_table(rows: Iterable[Row], tensors: Tensors, num_heads: int = 0) -> Reading:
+    """Our parameters from a file's tensors.
+
+    Args:
+      rows: the format's table.
+      tensors: the file's, by name.
+      num_heads: of the model; only formats that keep the heads flat need it.
+
+    Raises:
+      WeightsError: a block lacks a tensor that another has, or its shape differs.
+    """
+    layers: dict[str, dict[int, np.ndarray]] = {}
+    parameters: dict[str, np.ndarray] = {}
+    file_names: dict[str, str] = {}
+    unknown = []
+    for name, array in tensors.items():
+        found = find_row(rows, name)
+        if found is None:
+            unknown.append(name)
+            continue
+        row, values = found
+        layer = values.pop("layer", None)
+        for template, part in zip(row.ours, row.transform.read(array, num_heads), strict=True):
+            ours = fill_name(template, values)
+            file_names[ours] = fill_name(row.theirs, values)
+            if layer is None:
+                parameters[ours] = part
+            else:
+                layers.setdefault(ours, {})[layer] = part
+    depth = 1 + max((layer for parts in layers.values() for layer in parts), default=-1)
+    for ours, parts in layers.items():
+        parameters[ours] = stack_layers(file_names[ours], parts, depth)
+    return Reading(parameters, file_names, tuple(unknown))
+
+
+def find_row(rows: Iterable[Row], name: str) -> tuple[Row, dict[str, int]] | None:
+    """The row of a file's name, and the values of its placeholders."""
+    for row in rows:
+        if (values := match_name(row.theirs, name)) is not None:
+            return row, values
+    return None
+
+
+def stack_layers(file_name: str, parts: Mapping[int, np.ndarray], depth: int) -> np.ndarray:
+    """One array with a leading axis of `depth` layers; raises WeightsError if they do not fit."""
+    for layer in range(depth):
+        name = fill_name(file_name, {"layer": layer})
+        if layer not in parts:
+            raise WeightsError(f"{name} is missing, though there are {depth} blocks.")
+        if parts[layer].shape != parts[min(parts)].shape:
+            raise WeightsError(
+                f"{name} has shape {parts[layer].shape}; in the first block it is "
+                f"{parts[min(parts)].shape}."
+            )
+    return np.stack([parts[layer] for layer in range(depth)])
+
+
+def write_table(
+    rows: Iterable[Row], parameters: Tensors, options: Any
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The inverse of `read_table`: a file's tensors, and those of our names it cannot hold."""
+    tensors: dict[str, np.ndarray] = {}
+    left = dict.fromkeys(parameters)
+    for row in rows:
+        if not row.when(options):
+            continue
+        for name in list(left):
+            if (values := match_name(row.ours[0], name)) is None:
+                continue
+            names = [fill_name(template, values) for template in row.ours]
+            arrays = [np.asarray(parameters[name]) for name in names]
+            for name in names:
+                del left[name]
+            if "{layer}" in row.theirs:
+                for layer, parts in enumerate(zip(*arrays, strict=True)):
+                    theirs = fill_name(row.theirs, {**values, "layer": layer})
+                    tensors[theirs] = row.transform.write(*parts)
+            else:
+                tensors[fill_name(row.theirs, values)] = row.transform.write(*arrays)
+    return tensors, list(left)

@@ -1,0 +1,79 @@
+"""Resizing what depends on the input's size: position embeddings, patches, channels."""
+
+import jax
+import numpy as np
+
+from vit_jax.errors import WeightsError
+
+POSITION_RESIZES = ("bilinear_corner", "bilinear", "bicubic")
+
+
+def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
+    """The [new, old] float32 matrix that resamples a line of `old` points to `new`.
+
+    `bilinear_corner` keeps the end points in place, as `scipy.ndimage.zoom(order=1)`;
+    `bilinear` and `bicubic` are `jax.image.resize`'s "linear" without antialiasing and "cubic".
+    """
+    if method == "bilinear_corner":
+        sources = np.arange(new) * ((old - 1) / max(new - 1, 1))
+        distances = np.abs(sources[:, None] - np.arange(old))
+        return np.maximum(0, 1 - distances).astype(np.float32)
+    if method not in POSITION_RESIZES:
+        raise WeightsError(
+            f"position_resize={method!r}: must be one of {', '.join(POSITION_RESIZES)}."
+        )
+    kind, antialias = {"bilinear": ("linear", False), "bicubic": ("cubic", True)}[method]
+    identity = np.eye(old, dtype=np.float32)
+    return np.asarray(jax.image.resize(identity, (new, old), kind, antialias=antialias))
+
+
+def resize_positions(
+    table: np.ndarray,
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    method: str = "bilinear_corner",
+) -> np.ndarray:
+    """Resamples position embeddings to another grid of patches.
+
+    Args:
+      table: [1, prefix + rows · columns, D]; the prefix (class token) is kept as it is.
+      old_grid: its (rows, columns).
+      new_grid: the wanted (rows, columns).
+      method: one of `POSITION_RESIZES`.
+    """
+    if old_grid == new_grid:
+        return table
+    patches = old_grid[0] * old_grid[1]
+    prefix, grid = np.split(table, [table.shape[1] - patches], axis=1)
+    rows, columns = (
+        resize_matrix(old, new, method) for old, new in zip(old_grid, new_grid, strict=True)
+    )
+    grid = grid.reshape(*old_grid, -1)
+    grid = np.einsum("ir,jc,rcd->ijd", rows, columns, grid, optimize=True)
+    return np.concatenate([prefix, grid.reshape(1, -1, table.shape[-1])], axis=1)
+
+
+def resize_patches(kernel: np.ndarray, new_size: tuple[int, int]) -> np.ndarray:
+    """Resizes a patch embedding's kernel [P, Q, C, D] as FlexiViT does (arXiv 2212.08013, eq. 4).
+
+    The pseudo-inverse of the bilinear resize: where patches grow, resized patches give the same
+    tokens as before.
+    """
+    rows, columns = (
+        np.linalg.pinv(resize_matrix(old, new, "bilinear").T)
+        for old, new in zip(kernel.shape[:2], new_size, strict=True)
+    )
+    return np.einsum("ip,jq,pqcd->ijcd", rows, columns, kernel, optimize=True)
+
+
+def resize_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
+    """Changes a kernel's [..., C, D] input channels.
+
+    To one channel, the sum over C: a gray picture gives the tokens of its RGB copy. To more, the
+    channels are repeated in turn and scaled by C / channels.
+    """
+    old = kernel.shape[-2]
+    if channels == 1:
+        return kernel.sum(axis=-2, keepdims=True)
+    repeated = np.take(kernel, np.arange(channels) % old, axis=-2)
+    return repeated * np.float32(old / channels)
