@@ -19,7 +19,6 @@ import grain
 import jax
 import numpy as np
 from absl import flags
-from grain.experimental import index_shuffle
 
 from vit_jax.data.sources import Source
 from vit_jax.errors import ConfigError, DataError
@@ -35,7 +34,7 @@ _MAX_CHUNK_ROWS = 32  # Amortises what an element costs in Grain, some 50 µs.
 class Order:
     """The order of examples: a pure function of (seed, epoch), in O(1) memory.
 
-    With a seed, position p is example π(p mod n) of epoch p // n, whose permutation π is its own.
+    With a seed, position p is example π(p mod n), where epoch p // n has its own permutation π.
     Without one, positions are examples; those from n on are padding and repeat the last example.
     """
 
@@ -47,24 +46,47 @@ class Order:
         if self.seed is None:
             return np.minimum(positions, self.num_examples - 1)
         epochs, offsets = np.divmod(positions, self.num_examples)
-        return np.array(
-            [
-                index_shuffle(
-                    int(offset),
-                    max_index=self.num_examples - 1,
-                    seed=_epoch_seed(self.seed, int(epoch)),
-                    rounds=4,
-                )
-                for epoch, offset in zip(epochs, offsets, strict=True)
-            ],
-            np.int64,
-        )
+        indices = np.empty_like(positions)
+        for epoch in np.unique(epochs).tolist():
+            rows = epochs == epoch
+            indices[rows] = permute(offsets[rows], self.num_examples, (self.seed, epoch))
+        return indices
 
 
-@functools.lru_cache(maxsize=16)
-def _epoch_seed(seed: int, epoch: int) -> int:
-    # Hashed, so that seed 1 does not see in epoch 0 what seed 0 sees in epoch 1.
-    return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
+def permute(values: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
+    """Maps `values` in [0, size), size < 2**48, by a random permutation of that range.
+
+    A small range's permutation is kept. Else a Feistel network permutes just enough bits, again
+    and again until a value falls inside the range. (Grain's `index_shuffle` does the same, but
+    takes milliseconds a value at small sizes.)
+    """
+    if size <= 1 << 16:
+        return _small_permutation(size, seed)[values]
+    bits = (size - 1).bit_length()
+    low_bits = bits // 2
+    masks = [np.uint64((1 << width) - 1) for width in (bits - low_bits, low_bits)]
+    result = values.astype(np.uint64)
+    outside = np.arange(len(values))
+    while len(outside):
+        halves = [result[outside] >> np.uint64(low_bits), result[outside] & masks[1]]
+        for number, (factor, summand) in enumerate(_round_keys(seed)):
+            # Multiply-add-shift: a strongly universal hash of the other half.
+            hashed = (halves[1 - number % 2] * factor + summand) >> np.uint64(40)
+            halves[number % 2] ^= hashed & masks[number % 2]
+        result[outside] = halves[0] << np.uint64(low_bits) | halves[1]
+        outside = outside[result[outside] >= size]
+    return result.astype(np.int64)
+
+
+@functools.lru_cache(maxsize=8)
+def _small_permutation(size: int, seed: tuple[int, ...]) -> np.ndarray:
+    # Raw bits: NumPy promises never to change them, as it may `Generator.permutation`.
+    return np.argsort(np.random.Philox(np.random.SeedSequence(seed)).random_raw(size))
+
+
+@functools.lru_cache(maxsize=8)
+def _round_keys(seed: tuple[int, ...]) -> np.ndarray:
+    return np.random.SeedSequence(seed).generate_state(16, np.uint64).reshape(8, 2)
 
 
 class _RowGenerator:

@@ -261,7 +261,8 @@ def _pad_crop(
     height, width, channels = array.shape
     padded = np.zeros((height + 2 * padding, width + 2 * padding, channels), np.uint8)
     padded[padding : padding + height, padding : padding + width] = array
-    top, left = rng.integers(2 * padding + 1, size=2)
+    offsets = 2 * padding + 1
+    top, left = divmod(int(rng.integers(offsets * offsets)), offsets)
     return padded[top : top + height, left : left + width]
 
 
