@@ -153,6 +153,8 @@ def describe(params: dict, shardings: dict) -> str:
     rows.append(("total", "", "", f"{total:,}"))
     header = ("parameter", "shape", "split over", "bytes per device")
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(4)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-             for row in [header, *rows])
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [header, *rows]
+    )
     return "\n".join(lines)
