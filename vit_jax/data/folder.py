@@ -64,7 +64,7 @@ def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
 
     def open_split(name: str) -> Folder:
         known = classes()
-        found = known if name == reference else find_classes(root, f"{name}/")
+        found = known if name == reference else find_classes(root, f"{name}/", least=1)
         unknown = [label for label in found if label not in known]
         if unknown:
             raise DataError(
@@ -123,7 +123,7 @@ def _select(root: pathlib.Path, classes: dict[str, list[str]]) -> Folder:
     )
 
 
-def find_classes(root: pathlib.Path, prefix: str = "") -> dict[str, list[str]]:
+def find_classes(root: pathlib.Path, prefix: str = "", least: int = 2) -> dict[str, list[str]]:
     """Finds the image files of each class folder in `root`/`prefix`, at any depth.
 
     Hidden files and folders and other file types are ignored; class folders without images are
@@ -134,7 +134,7 @@ def find_classes(root: pathlib.Path, prefix: str = "") -> dict[str, list[str]]:
         natural, case-folded order, so "9" before "10".
 
     Raises:
-        DataError: fewer than two class folders hold images.
+        DataError: fewer than `least` class folders hold images.
     """
     directory = root / prefix
     labels = sorted(
@@ -148,10 +148,10 @@ def find_classes(root: pathlib.Path, prefix: str = "") -> dict[str, list[str]]:
             "%s: class folders without images, ignored: %s", directory, ", ".join(empty)
         )
     classes = {label: files for label, files in classes.items() if files}
-    if len(classes) < 2:
-        found = f"1 class folder with images ({next(iter(classes))!r})" if classes else "none"
+    if len(classes) < least:
+        found = f"1 ({next(iter(classes))!r})" if classes else "none"
         raise DataError(
-            f"{directory}: need at least 2 class folders with images, found {found}; {_LAYOUT}. "
+            f"{directory}: need at least {least} class folders with images, found {found}; {_LAYOUT}. "
             f"Image files end in {', '.join(IMAGE_EXTENSIONS)}."
         )
     return classes

@@ -127,4 +127,4 @@ class Slices:
     def __getitem__(self, index: int) -> Example:
         part = bisect.bisect_right(self._ends, index)
         source, positions = self.parts[part]
-        return source[positions[index - self._ends[part]]]
+        return source[positions[index - self._ends[part] + len(positions)]]

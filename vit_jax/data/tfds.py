@@ -19,22 +19,25 @@ class Tfds:
         import tensorflow_datasets  # Takes a second to import: only who uses it pays.
 
         builder = tensorflow_datasets.builder_from_directory(directory)
+        features = builder.info.features
         self._arguments = (directory, split, num_classes)
         self._split = split
-        label = builder.info.features["label"]
-        self.class_names = tuple(getattr(label, "names", None) or map(str, range(num_classes)))
-        # Other features, masks and boxes say, are not even parsed.
-        decoders = tensorflow_datasets.decode.PartialDecoding(
-            {"image": True, "label": True},
-            decoders={"image": tensorflow_datasets.decode.SkipDecoding()},
+        self.class_names = tuple(features["label"].names or map(str, range(num_classes)))
+        self._records = builder.as_data_source(
+            split, deserialize_method=tensorflow_datasets.decode.DeserializeMethod.RAW_BYTES
         )
-        self._examples = builder.as_data_source(split, decoders=decoders)
+        # Other features, masks and boxes say, are not even parsed.
+        self._features = tensorflow_datasets.features.FeaturesDict(
+            {"image": features["image"], "label": features["label"]}
+        )
+        self._decoders = {"image": tensorflow_datasets.decode.SkipDecoding()}
 
     def __len__(self) -> int:
-        return len(self._examples)
+        return len(self._records)
 
     def __getitem__(self, index: int) -> Example:
-        example = self._examples[index]
+        record = self._records[index]
+        example = self._features.deserialize_example_np(record, decoders=self._decoders)
         return Example(example["image"], int(example["label"]), f"{self._split}/{index}")
 
     def __reduce__(self) -> tuple[type[Tfds], tuple[str, str, int]]:
