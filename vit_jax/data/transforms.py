@@ -48,7 +48,7 @@ def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
 
     Args:
         image: the file's bytes, or an array uint8 [H, W, C].
-        channels: 1 or 3; for arrays also any C that they already have.
+        channels: 1 or 3.
 
     Returns:
         uint8 [H, W, channels].
@@ -82,8 +82,9 @@ def _load(image: bytes | np.ndarray, channels: int) -> Picture:
 
 
 def _mode(channels: int) -> str:
+    """Pillow's mode for a number of channels."""
     if channels not in _MODES:
-        raise ConfigError(f"Image files are decoded to 1 or 3 channels, not {channels}.")
+        raise ConfigError(f"Images have 1 or 3 channels, not {channels} (config.model.channels).")
     return _MODES[channels]
 
 
@@ -215,12 +216,16 @@ def train_transform(
     Returns:
         A picklable function of (encoded file or uint8 [H, W, C], Generator) to uint8
         [*image_size, channels].
+
+    Raises:
+        ConfigError: `channels` is not 1 or 3.
     """
     crops = {
         "inception": functools.partial(_inception_crop, area_range=tuple(data.train_crop_area)),
         "pad": functools.partial(_pad_crop, padding=data.train_crop_padding),
         "resize": _whole_image,
     }
+    _mode(channels)
     crop = functools.partial(crops[data.train_crop], size=tuple(image_size), resize=_resizer(data))
     return functools.partial(_train, channels=channels, crop=crop, flip=data.flip)
 
@@ -288,8 +293,9 @@ def eval_transform(
         A picklable function of an encoded file or uint8 [H, W, C] to uint8 [*image_size, channels].
 
     Raises:
-        ConfigError: `data.eval_resize` is smaller than the centre crop.
+        ConfigError: `channels` is not 1 or 3, or `data.eval_resize` is smaller than the crop.
     """
+    _mode(channels)
     height, width = image_size
     if data.eval_crop == "center" and data.eval_resize < max(height, width):
         raise ConfigError(
