@@ -230,6 +230,13 @@ def _gather(chunks: Iterator[Batch | DataError], num_parts: int) -> Iterator[Bat
             yield {
                 key: np.concatenate([np.asarray(part[key]) for part in parts]) for key in parts[0]
             }
+    except RuntimeError as error:
+        if "Worker process" not in str(error):
+            raise
+        raise DataError(
+            "A worker process that loads data died, for want of memory perhaps: set fewer "
+            f"--config.data.num_workers. Grain says: {error}"
+        ) from error
     finally:
         chunks.close()
 

@@ -1,0 +1,397 @@
+import dataclasses
+import functools
+import io
+import itertools
+import os
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from PIL import Image
+
+from vit_jax.data import pipeline
+from vit_jax.data.pipeline import BatchStream, Order, batches, host_batches, local_rows, permute
+from vit_jax.data.sources import Example, open_source
+from vit_jax.data.transforms import train_transform
+from vit_jax.errors import ConfigError, DataError
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbered:
+    """Images that hold their index."""
+
+    size: int
+    class_names = ("even", "odd")
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return Example(np.full((1, 1, 1), index % 256, np.uint8), index % 2, f"numbered/{index}")
+
+
+def with_noise(image, rng):
+    """Shows both the image and the random numbers it was given."""
+    noise = rng.integers(0, 256, (1, 3, 1), np.uint8)
+    return np.concatenate([image, noise], axis=1)
+
+
+def identity(image):
+    return image
+
+
+def mesh_sharding(**axes):
+    mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+    return NamedSharding(mesh, PartitionSpec(tuple(name for name in axes if name != "tensor")))
+
+
+def take(count, *, size=37, batch_size=16, seed=0, axes=None, transform=with_noise, **options):
+    """The first batches, as NumPy arrays."""
+    iterator = batches(
+        Numbered(size),
+        transform,
+        batch_size=batch_size,
+        sharding=mesh_sharding(**(axes or {"data": 8})),
+        seed=seed,
+        **options,
+    )
+    found = [jax.device_get(batch) for batch in itertools.islice(iterator, count)]
+    iterator.close()
+    return found
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for key in ("image", "label", "index", "mask"):
+            np.testing.assert_array_equal(one[key], other[key], err_msg=key)
+
+
+# ---------------------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000, 65_536, 65_537, 100_003])
+def test_each_epoch_is_its_own_permutation(size):
+    order = Order(size, seed=3)
+    epochs = [order.indices(np.arange(epoch * size, (epoch + 1) * size)) for epoch in range(3)]
+    for indices in epochs:
+        np.testing.assert_array_equal(np.sort(indices), np.arange(size))
+    if size > 2:
+        assert not any(np.array_equal(*pair) for pair in itertools.combinations(epochs, 2))
+
+
+def test_seeds_and_epochs_are_unrelated():
+    size = 100
+    epoch = np.arange(size)
+    first = Order(size, seed=0).indices(epoch + size)
+    assert not np.array_equal(first, Order(size, seed=1).indices(epoch))
+
+
+def test_any_position_may_be_asked_for():
+    order = Order(100_003, seed=0)
+    whole = order.indices(np.arange(250_000))
+    scattered = np.random.default_rng(0).integers(0, 250_000, 100)
+    np.testing.assert_array_equal(order.indices(scattered), whole[scattered])
+
+
+def test_order_never_changes():
+    """A resumed run must see the order of the version that it was started with."""
+    positions = np.array([0, 1, 2, 99, 1_000_000])
+    small, large = (Order(size, seed=0).indices(positions) for size in (60_000, 1_281_167))
+    assert small.tolist() == [18634, 19031, 31749, 57770, 45691]
+    assert large.tolist() == [324545, 1225250, 624962, 231524, 193227]
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_permutations_are_uniform(size):
+    # Where two neighbours land, over 2,000 seeds; five standard deviations of a fair die.
+    landed = np.array([permute(np.array([1, 2]), size, (seed,)) for seed in range(2000)])
+    for values in (landed[:, 0], (landed[:, 1] - landed[:, 0]) % size):
+        counts = np.bincount(values * 3 // size, minlength=3)
+        sides = np.count_nonzero(counts)
+        assert np.abs(counts[counts > 0] - 2000 / sides).max() < 5 * (2000 / 4) ** 0.5
+    assert len(np.unique(landed[:, 0])) >= min(size, 1900)
+
+
+@pytest.mark.parametrize("size", [300_000_000, 2**32 + 1])
+def test_huge_datasets_take_no_memory(size):
+    values = np.random.default_rng(0).integers(0, size, 10_000)
+    permuted = permute(values, size, (0, 0))
+    assert permuted.min() >= 0
+    assert permuted.max() < size
+    assert len(np.unique(permuted)) == len(np.unique(values))
+    assert abs(permuted.mean() / size - 0.5) < 0.02
+    assert abs(np.corrcoef(values, permuted)[0, 1]) < 0.05
+
+
+def test_without_a_seed_positions_are_examples_and_padding_the_last():
+    assert Order(5, None).indices(np.arange(8)).tolist() == [0, 1, 2, 3, 4, 4, 4, 4]
+
+
+# ---------------------------------------------------------------------------- batches
+
+
+def test_batches_follow_the_order():
+    order = Order(37, seed=0).indices(np.arange(16 * 6)).reshape(6, 16)
+    for batch, indices in zip(take(6), order, strict=True):
+        np.testing.assert_array_equal(batch["index"], indices)
+        np.testing.assert_array_equal(batch["image"][:, 0, 0, 0], indices)
+        np.testing.assert_array_equal(batch["label"], indices % 2)
+        assert batch["mask"].all()
+    dtypes = {key: value.dtype.name for key, value in batch.items()}
+    assert dtypes == {"image": "uint8", "label": "int32", "index": "int32", "mask": "bool"}
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [{"data": 1}, {"data": 2, "fsdp": 4}, {"data": 4, "tensor": 2}, {"data": 2, "tensor": 4}],
+)
+def test_layouts_of_devices_see_the_same(axes):
+    assert_same(take(4, axes=axes), take(4))
+
+
+def test_each_device_holds_its_rows():
+    (batch,) = itertools.islice(
+        batches(
+            Numbered(64),
+            identity,
+            batch_size=16,
+            sharding=mesh_sharding(data=8),
+            seed=None,
+        ),
+        1,
+    )
+    for shard in batch["index"].addressable_shards:
+        np.testing.assert_array_equal(shard.data, np.arange(16)[shard.index])
+    assert batch["image"].sharding.is_equivalent_to(mesh_sharding(data=8), 4)
+
+
+@pytest.mark.parametrize("start", [1, 2, 3, 7])
+def test_resuming_at_any_step(start):
+    assert_same(take(9 - start, start=start), take(9)[start:])
+
+
+def test_stop():
+    assert_same(take(99, start=2, stop=4), take(4)[2:])
+    assert take(99, start=4, stop=4) == []
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 7])
+def test_threads_do_not_matter(num_threads):
+    assert_same(take(5, num_threads=num_threads), take(5))
+
+
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_workers_do_not_matter(num_workers):
+    assert_same(
+        take(5, batch_size=40, num_workers=num_workers, num_threads=1), take(5, batch_size=40)
+    )
+
+
+def test_large_batches_are_loaded_in_chunks():
+    (batch,) = take(1, size=1000, batch_size=520, num_threads=3)
+    np.testing.assert_array_equal(batch["index"], Order(1000, 0).indices(np.arange(520)))
+
+
+def test_random_numbers_depend_on_seed_and_position_only():
+    noise = {}
+    for seed, batch_size, start in ((0, 16, 0), (0, 8, 1), (1, 16, 0)):
+        (batch,) = take(1, seed=seed, batch_size=batch_size, start=start)
+        noise[seed, batch_size] = batch["image"][:, 0, 1:, 0]
+    np.testing.assert_array_equal(noise[0, 8], noise[0, 16][8:])
+    assert len(np.unique(noise[0, 16], axis=0)) == 16
+    assert not (noise[0, 16] == noise[1, 16]).all(axis=1).any()
+
+
+def test_the_generator_is_numpys_philox():
+    generator = pipeline._RowGenerator(5)
+    generator.at(3).random(10)
+    generator.at(4).integers(7, dtype=np.uint32)  # Leaves half a word behind.
+    fresh = np.random.Generator(np.random.Philox(key=5, counter=[0, 0, 9, 0]))
+    again = generator.at(9)
+    assert again.random() == fresh.random()
+    assert again.integers(7, dtype=np.uint32) == fresh.integers(7, dtype=np.uint32)
+
+
+def test_a_dataset_smaller_than_the_batch_wraps_around():
+    found = np.concatenate([batch["index"] for batch in take(3, size=5)])
+    for epoch in found[:45].reshape(9, 5):
+        assert sorted(epoch) == [0, 1, 2, 3, 4]
+
+
+# ---------------------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(50, 32), (7, 8), (64, 32), (1, 64), (33, 8)])
+def test_evaluation_counts_every_example_once(size, batch_size):
+    found = take(99, size=size, batch_size=batch_size, seed=None, transform=identity)
+    assert len(found) == -(-size // batch_size)
+    counted = np.concatenate([batch["index"][batch["mask"]] for batch in found])
+    np.testing.assert_array_equal(counted, np.arange(size))
+    assert (found[-1]["image"][~found[-1]["mask"]] == size - 1).all()
+
+
+# ---------------------------------------------------------------------------- processes
+
+
+class OneProcess:
+    """A sharding as process `process` of several sees it, with its own devices only."""
+
+    def __init__(self, sharding, process, num_processes):
+        self._sharding = sharding
+        count = len(sharding.mesh.devices.flat) // num_processes
+        self._mine = set(range(process * count, (process + 1) * count))
+
+    def addressable_devices_indices_map(self, shape):
+        indices = self._sharding.devices_indices_map(shape)
+        return {device: index for device, index in indices.items() if device.id in self._mine}
+
+
+@pytest.mark.parametrize("num_processes", [2, 4])
+@pytest.mark.parametrize("axes", [{"data": 8}, {"tensor": 2, "data": 4}, {"data": 4, "tensor": 2}])
+def test_processes_load_the_rows_of_their_devices(axes, num_processes):
+    (whole,) = take(1)
+    seen = []
+    for process in range(num_processes):
+        rows = local_rows(OneProcess(mesh_sharding(**axes), process, num_processes), 16)
+        loaded = host_batches(Numbered(37), with_noise, rows, batch_size=16, seed=0)
+        batch = next(loaded)
+        loaded.close()
+        seen += rows.tolist()
+        assert_same([batch], [{key: values[rows] for key, values in whole.items()}])
+    assert set(seen) == set(range(16))
+    # A tensor axis across processes makes rows repeat; otherwise each is loaded once.
+    repeats = {2: 2, 4: 2}[num_processes] if next(iter(axes)) == "tensor" else 1
+    assert len(seen) == 16 * repeats
+
+
+def test_indivisible_batch():
+    with pytest.raises(ConfigError, match="batch_size=12"):
+        local_rows(mesh_sharding(data=8), 12)
+
+
+# ---------------------------------------------------------------------------- failures
+
+
+def png(value):
+    file = io.BytesIO()
+    Image.fromarray(np.full((4, 4), value, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path, data):
+    """Ten images in two classes, one of them truncated."""
+    for index in range(10):
+        path = tmp_path / "train" / ("cat" if index < 5 else "dog") / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(index))
+    data.source, data.train_crop, data.held_out_fraction = f"folder:{tmp_path}", "resize", 0.0
+    (tmp_path / "train" / "dog" / "7.png").write_bytes(png(7)[:-20])
+    return open_source(data, "train", image_size=(4, 4), channels=1, num_classes=0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_corrupt_file_is_named(folder, data, num_workers):
+    iterator = batches(
+        folder,
+        train_transform(data, (4, 4), 1),
+        batch_size=8,
+        sharding=mesh_sharding(data=8),
+        seed=0,
+        num_workers=num_workers,
+    )
+    with pytest.raises(DataError, match=r"train/dog/7\.png .*position.*cannot decode"):
+        list(itertools.islice(iterator, 3))
+
+
+def test_a_vanished_file_is_named(folder, data, tmp_path):
+    (tmp_path / "train" / "dog" / "7.png").unlink()
+    iterator = host_batches(
+        folder, train_transform(data, (4, 4), 1), np.arange(10), batch_size=10, seed=0
+    )
+    with pytest.raises(DataError, match=r"dog/7\.png"):
+        next(iterator)
+
+
+def broken(image, rng):
+    raise ZeroDivisionError("a bug in a transform")
+
+
+def deadly(image, rng):
+    os._exit(3)
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_bug_shows_itself(num_workers):
+    with pytest.raises(ZeroDivisionError, match="a bug in a transform"):
+        take(1, transform=broken, num_workers=num_workers)
+
+
+@pytest.mark.slow
+def test_the_death_of_a_worker_is_an_error():
+    with pytest.raises(DataError, match="worker process"):
+        take(1, transform=deadly, num_workers=1)
+
+
+# ---------------------------------------------------------------------------- threads and memory
+
+
+def test_closing_stops_the_threads():
+    before = threading.active_count()
+    take(2, num_threads=4)
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
+def count_and_return(image, rng, *, counter):
+    next(counter)
+    return image
+
+
+def test_only_a_few_batches_are_held_ready():
+    counter = itertools.count()
+    transform = functools.partial(count_and_return, counter=counter)
+    iterator = host_batches(
+        Numbered(1000), transform, np.arange(64), batch_size=64, seed=0, num_threads=2
+    )
+    next(iterator)
+    time.sleep(0.5)
+    assert next(counter) <= 4 * 64
+    iterator.close()
+
+
+def test_a_stream_transfers_ahead_and_counts_the_wait():
+    def slow():
+        for batch in range(3):
+            time.sleep(0.05)
+            yield {"index": batch}
+
+    stream = BatchStream(slow())
+    assert next(stream) == {"index": 0}
+    assert 0.05 <= stream.wait_seconds < 1
+    stream.prefetch()
+    stream.prefetch()
+    waited = stream.wait_seconds
+    assert waited >= 0.1
+    assert next(stream) == {"index": 1}
+    assert stream.wait_seconds == waited
+    assert [batch["index"] for batch in stream] == [2]
+    stream.prefetch()
+    with pytest.raises(StopIteration):
+        next(stream)
+    stream.close()
+
+
+def test_transfers_pass_the_guard():
+    with jax.transfer_guard("disallow"):
+        iterator = batches(
+            Numbered(37), with_noise, batch_size=16, sharding=mesh_sharding(data=8), seed=0
+        )
+        next(iterator)
+        iterator.close()
