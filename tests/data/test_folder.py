@@ -117,7 +117,7 @@ def test_classes_are_in_natural_case_folded_order(tmp_path):
     labels = ["cat", "Cat2", "ähre", "10", "9", "Zebra", "img12", "IMG2"]
     for label in labels:
         write_class(tmp_path, label)
-    assert list(find_classes(tmp_path)) == [
+    assert find_classes(tmp_path) == [
         "9",
         "10",
         "cat",
@@ -156,7 +156,7 @@ def test_only_images_count(tmp_path, data, caplog):
         source = open_split(data, tmp_path)
     assert source.class_names == ("cat", "dog")
     assert names(source) == ["cat/deep/er/2.JPEG", "cat/élève 1.jpg", "dog/5.TIFF"]
-    assert "without images, ignored: empty, only_text" in caplog.text
+    assert "folders without images, ignored: empty, only_text" in caplog.text
 
 
 def test_linked_class_folders_are_followed(tmp_path, data):
@@ -183,7 +183,7 @@ def test_no_classes(tmp_path, data, files):
 
 def test_one_class(tmp_path, data):
     write_class(tmp_path, "cat")
-    with pytest.raises(DataError, match=r"at least 2 class folders .* found 1 .*'cat'"):
+    with pytest.raises(DataError, match=r"at least 2 class folders .* found cat;"):
         open_split(data, tmp_path)
 
 

@@ -185,8 +185,8 @@ def fake(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     evaluation = functools.partial(Fake, data.num_eval_examples or 256, shape, 1 << 16)
     splits = {"train": train} | dict.fromkeys(EVALUATION_SPLITS, evaluation)
     # Those numbers are the sizes of the splits as configured, whatever slices they name.
-    if data.num_eval_examples:
-        splits[data.eval_split or "test"] = evaluation
+    if data.num_eval_examples and data.eval_split:
+        splits[data.eval_split] = evaluation
     if data.num_train_examples:
         splits[data.train_split] = train
     return splits

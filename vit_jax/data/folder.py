@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 
 import ml_collections
 import numpy as np
@@ -60,18 +61,18 @@ def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
         return _held_out(root, "train/" if "train" in names else "", data.held_out_fraction)
     # A trained model may be evaluated without its training images: then the split's own classes.
     reference = "train" if "train" in names else evaluation[0]
-    classes = functools.cache(lambda: find_classes(root, f"{reference}/"))
 
     def open_split(name: str) -> Folder:
-        known = classes()
-        found = known if name == reference else find_classes(root, f"{name}/", least=1)
-        unknown = [label for label in found if label not in known]
+        classes = find_classes(root, f"{reference}/")
+        found = find_classes(root, f"{name}/", least=1)
+        unknown = [label for label in found if label not in classes]
         if unknown:
             raise DataError(
                 f"{root / name} has classes that {root / reference} lacks: {', '.join(unknown)}; "
-                f"the training split has {', '.join(known)}."
+                f"the training split has {', '.join(classes)}."
             )
-        return _select(root, {label: found.get(label, []) for label in known})
+        files = {label: sorted(_images(root, f"{name}/{label}")) for label in found}
+        return _select(root, {label: files.get(label, []) for label in classes})
 
     synonyms = dict.fromkeys(EVALUATION_SPLITS, evaluation[0])
     return {
@@ -86,12 +87,14 @@ def _held_out(root: pathlib.Path, prefix: str, fraction: float) -> Splits:
     Adding files never moves one from split to split. Only if the hash selects none of a few
     images is the one with the lowest hash held out, so that there is something to evaluate.
     """
-    classes = functools.cache(lambda: find_classes(root, prefix))
 
     def open_split(held_out: bool) -> Folder:
+        classes = {
+            label: sorted(_images(root, f"{prefix}{label}")) for label in find_classes(root, prefix)
+        }
         hashes = {
             file: _uniform_hash(file.removeprefix(prefix))
-            for files in classes().values()
+            for files in classes.values()
             for file in files
         }
         threshold = max(fraction, min(hashes.values())) if fraction else -1.0
@@ -99,7 +102,7 @@ def _held_out(root: pathlib.Path, prefix: str, fraction: float) -> Splits:
             root,
             {
                 label: [file for file in files if (hashes[file] <= threshold) == held_out]
-                for label, files in classes().items()
+                for label, files in classes.items()
             },
         )
 
@@ -123,52 +126,41 @@ def _select(root: pathlib.Path, classes: dict[str, list[str]]) -> Folder:
     )
 
 
-def find_classes(root: pathlib.Path, prefix: str = "", least: int = 2) -> dict[str, list[str]]:
-    """Finds the image files of each class folder in `root`/`prefix`, at any depth.
+def find_classes(root: pathlib.Path, prefix: str = "", least: int = 2) -> list[str]:
+    """The class folders in `root`/`prefix` that hold images, in natural order: "9" before "10".
 
-    Hidden files and folders and other file types are ignored; class folders without images are
-    too, with a warning.
-
-    Returns:
-        Class name -> sorted file names relative to `root`, such as "train/cat/1.jpg"; classes in
-        natural, case-folded order, so "9" before "10".
+    Hidden folders are ignored; those without images are too, with a warning.
 
     Raises:
         DataError: fewer than `least` class folders hold images.
     """
     directory = root / prefix
-    labels = sorted(
+    folders = sorted(
         (entry.name for entry in os.scandir(directory) if entry.is_dir() and entry.name[0] != "."),
         key=natural_order,
     )
-    classes = {label: _find_images(root, f"{prefix}{label}") for label in labels}
-    empty = [label for label, files in classes.items() if not files]
+    classes = [name for name in folders if any(_images(root, f"{prefix}{name}"))]
+    empty = [name for name in folders if name not in classes]
     if empty:
-        logging.warning(
-            "%s: class folders without images, ignored: %s", directory, ", ".join(empty)
-        )
-    classes = {label: files for label, files in classes.items() if files}
+        logging.warning("%s: folders without images, ignored: %s", directory, ", ".join(empty))
     if len(classes) < least:
-        found = f"1 ({next(iter(classes))!r})" if classes else "none"
         raise DataError(
-            f"{directory}: need at least {least} class folders with images, found {found}; {_LAYOUT}. "
+            f"{directory}: need at least {least} class folders with images, found "
+            f"{', '.join(classes) or 'none'}; {_LAYOUT}. "
             f"Image files end in {', '.join(IMAGE_EXTENSIONS)}."
         )
     return classes
 
 
-def _find_images(root: pathlib.Path, folder: str) -> list[str]:
-    """The image files anywhere below `root`/`folder`, sorted, relative to `root`."""
-    found = []
-    for directory, subfolders, files in os.walk(root / folder, followlinks=True):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        relative = pathlib.PurePath(directory).relative_to(root).as_posix()
-        found += [
-            f"{relative}/{file}"
-            for file in files
-            if file.lower().endswith(IMAGE_EXTENSIONS) and not file.startswith(".")
-        ]
-    return sorted(found)
+def _images(root: pathlib.Path, folder: str) -> Iterator[str]:
+    """The image files anywhere below `root`/`folder`, relative to `root`; hidden ones are not."""
+    for entry in os.scandir(root / folder):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _images(root, f"{folder}/{entry.name}")
+        elif entry.name.lower().endswith(IMAGE_EXTENSIONS):
+            yield f"{folder}/{entry.name}"
 
 
 def natural_order(name: str) -> tuple[list[str | int], str]:

@@ -56,9 +56,9 @@ class Order:
 def permute(values: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     """Maps `values` in [0, size), size < 2**48, by a random permutation of that range.
 
-    A small range's permutation is kept. Else a Feistel network permutes just enough bits, again
-    and again until a value falls inside the range. (Grain's `index_shuffle` does the same, but
-    takes milliseconds a value at small sizes.)
+    A small range's permutation is drawn once and cached. For a large one, a Feistel network
+    permutes just enough bits, again and again until the value falls inside the range. (Grain's
+    `index_shuffle` does so at all sizes, and takes milliseconds a value at small ones.)
     """
     if size <= 1 << 16:
         return _small_permutation(size, seed)[values]
@@ -157,13 +157,13 @@ class _Chunks:
     def _load_row(
         self, index: int, position: int, rng: tuple[np.random.Generator, ...]
     ) -> tuple[np.ndarray, int]:
-        name = "?"
+        name = ""
         try:
             image, label, name = self.source[index]
             return self.transform(image, *rng), label
         except (DataError, OSError) as error:
             raise DataError(
-                f"Cannot read the example {name} (index {index}, position {position}, batch "
+                f"Cannot read example {name or index} (index {index}, position {position}, batch "
                 f"{position // self.batch_size}): {error}. Repair or remove it and start again."
             ) from error
 
@@ -203,12 +203,13 @@ def host_batches(
     """
     if stop is None:
         stop = _ENDLESS if seed is not None else -(-len(source) // batch_size)
-    num_threads = num_threads or max(2, os.cpu_count() // max(1, num_workers))
-    num_parts = max(len(rows) // _MAX_CHUNK_ROWS, min(num_threads * max(1, num_workers), len(rows)))
+    num_processes = max(1, num_workers)
+    num_threads = num_threads or max(2, _num_cores() // num_processes)
+    num_parts = max(-(-len(rows) // _MAX_CHUNK_ROWS), min(num_threads * num_processes, len(rows)))
     parts = tuple(np.array_split(rows, num_parts))
     order = Order(len(source), seed)
     chunks = _Chunks(source, transform, order, batch_size, parts, start, max(start, stop))
-    buffered = max(_PREFETCHED_BATCHES * num_parts // max(1, num_workers), num_threads)
+    buffered = max(_PREFETCHED_BATCHES * num_parts // num_processes, num_threads)
     dataset = grain.MapDataset.source(chunks).to_iter_dataset(
         grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=buffered)
     )
@@ -217,6 +218,13 @@ def host_batches(
             flags.FLAGS.mark_as_parsed()
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=num_workers))
     return _gather(iter(dataset), num_parts)
+
+
+def _num_cores() -> int:
+    """The cores that this process may use, where the system says (Slurm, taskset), or has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _gather(chunks: Iterator[Batch | DataError], num_parts: int) -> Iterator[Batch]:

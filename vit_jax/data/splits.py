@@ -55,7 +55,17 @@ _PART = re.compile(rf"(?P<name>[\w-]+)(?:\[(?P<start>{_BOUND})?:(?P<stop>{_BOUND
 
 
 def open_split(splits: Splits, split: str, where: str) -> Source:
-    """Opens `split`, or the parts of splits that it is the sum of."""
+    """Opens `split` of the source called `where`, or the parts of splits that it is the sum of.
+
+    Args:
+        splits: those that the source has.
+        split: as in `open_source`; empty: the evaluation split.
+        where: the source's name, for messages.
+
+    Raises:
+        ConfigError: `split` cannot be read.
+        DataError: there is no such split or part, or it is empty.
+    """
     if not split:
         split = next((name for name in EVALUATION_SPLITS if name in splits), "")
         if not split:
@@ -63,8 +73,13 @@ def open_split(splits: Splits, split: str, where: str) -> Source:
                 f"{where} has no evaluation split among {', '.join(EVALUATION_SPLITS)}: name one "
                 f"with --config.data.eval_split; there are {', '.join(splits)}."
             )
-    if split in splits:
-        return splits[split]()
+    source = splits[split]() if split in splits else _open_sum(splits, split, where)
+    if not len(source):
+        raise DataError(f"Split {split!r} of {where} holds no examples.")
+    return source
+
+
+def _open_sum(splits: Splits, split: str, where: str) -> Slices:
     opened: dict[str, Source] = {}
     parts = []
     for text in split.split("+"):
@@ -86,10 +101,7 @@ def open_split(splits: Splits, split: str, where: str) -> Source:
         start = _boundary(part["start"], 0, length, split)
         stop = _boundary(part["stop"], length, length, split)
         parts.append((opened[name], range(start, max(start, stop))))
-    source = Slices(tuple(parts))
-    if not len(source):
-        raise DataError(f"Split {split!r} of {where} holds no examples.")
-    return source
+    return Slices(tuple(parts))
 
 
 def _boundary(text: str | None, default: int, length: int, split: str) -> int:
