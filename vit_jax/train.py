@@ -28,6 +28,7 @@ from vit_jax.models.base import as_pair
 from vit_jax.optimizer import build_optimizer
 from vit_jax.overview import describe_run
 from vit_jax.preemption import PreemptedError, stop_signal
+from vit_jax.profiling import Profiler
 from vit_jax.schedules import Schedule, make_schedule
 from vit_jax.step_log import StepLog
 
@@ -97,7 +98,8 @@ def run(config: ConfigDict, directory: str, *, dry_run: bool = False) -> dict[st
     )
     try:
         batches = train_batches(config, options, data, mesh, start_step, durations.total)
-        train(config, durations, state, train_step, batches, evaluate, checkpoints, log)
+        profiler = Profiler(config.profile, directory)
+        train(durations, state, train_step, batches, evaluate, checkpoints, log, profiler)
     finally:
         log.close()
         checkpoints.close()
@@ -370,7 +372,6 @@ def make_evaluate(
 
 
 def train(
-    config: ConfigDict,
     durations: config_lib.Durations,
     state: TrainState,
     train_step: TrainStep,
@@ -378,6 +379,7 @@ def train(
     evaluate: Evaluate,
     checkpoints: Checkpoints,
     log: StepLog,
+    profiler: Profiler,
 ) -> None:
     """Updates the state with every batch; evaluates, saves and stops in between."""
     start = checkpoints.latest_step
@@ -385,7 +387,12 @@ def train(
     def due(step: int, every: int) -> bool:
         return step == durations.total or (every > 0 and step % every == 0)
 
-    with contextlib.closing(batches), stop_signal() as stop, jax.transfer_guard("disallow"):
+    with (
+        contextlib.closing(batches),
+        contextlib.closing(profiler),
+        stop_signal() as stop,
+        jax.transfer_guard("disallow"),
+    ):
         for step in range(start + 1, durations.total + 1):
             with log.waiting_for_data():
                 batch = next(batches)
@@ -393,8 +400,10 @@ def train(
                 log.write_images(step, "train/first_batch", sample_images(batch))
                 train_step = train_step.lower(state, batch).compile()
                 log.start(start)
+            profiler.before(step)
             state, metrics = train_step(state, batch)
             log.add(step, metrics)
+            profiler.after(step, log.drain)
 
             # The order matters: losses are known to be finite before anything is evaluated or
             # saved, and records are on disk before the checkpoint that will cut later ones.

@@ -1,0 +1,214 @@
+"""The trainer: against the reference's trajectories, across meshes, and across micro-batches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import vit_jax
+from tests import tiny
+from tests.runs import GOLDEN, read_metrics
+from vit_jax import sharding, train
+from vit_jax.checkpoint import TrainState
+from vit_jax.config import default_config, durations, model_options
+from vit_jax.optimizer import build_optimizer
+from vit_jax.schedules import make_schedule
+
+MESHES = [
+    {"data": 8},
+    {"data": 1, "fsdp": 8},
+    {"data": 2, "fsdp": 4},
+    {"data": 4, "tensor": 2},
+]
+
+
+def mesh_of(num_devices: int = 8, **axes: int) -> jax.sharding.Mesh:
+    config = default_config().mesh
+    config.update({"data": 1, "fsdp": 1, "tensor": 1, **axes})
+    return sharding.build_mesh(config, jax.devices()[:num_devices])
+
+
+class Setup:
+    """The stages of `train.run` up to the step, on a mesh of the test's choosing."""
+
+    def __init__(self, config, mesh):
+        self.config, self.mesh = config, mesh
+        self.data = train.build_data(config, required=True)
+        self.options = model_options(config, self.data.num_classes)
+        self.durations = durations(config, self.data.num_train_examples)
+        self.schedule = train.build_schedule(config, self.durations)
+        self.optimizer = build_optimizer(config.optimizer, self.schedule)
+        initialize = train.make_initializer(config, self.options, self.optimizer)
+        abstract = train.abstract_state(initialize, config.seed, mesh)
+        self.state = train.restore_or_initialize(None, 0, initialize, config.seed, abstract)
+        forward = train.make_forward(config, self.options, mesh)
+        self.step = train.make_train_step(config, forward, self.optimizer, self.schedule, mesh)
+
+    def batches(self):
+        return train.train_batches(
+            self.config, self.options, self.data, self.mesh, 0, self.durations.total
+        )
+
+    def run(self):
+        """All steps: losses, indices of the examples of every batch in order, the last state."""
+        losses, indices, state = [], [], self.state
+        for batch in self.batches():
+            indices.append(np.asarray(batch["index"]))
+            state, metrics = self.step(state, batch)
+            losses.append(float(metrics["loss"]))
+        return np.array(losses), np.array(indices), state
+
+
+@pytest.mark.parametrize("golden", ["vit_token", "vit_token_representation", "vit_gap"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_twelve_steps_follow_the_reference(golden, optimizer):
+    file = np.load(GOLDEN / f"{golden}.npz")
+    model = vit_jax.load_model(GOLDEN / f"{golden}.npz", num_heads=2)
+    graphdef, state = nnx.split(model)
+    params = nnx.to_pure_dict(state)
+
+    config = default_config()
+    config.optimizer.name = optimizer
+    config.optimizer.grad_clip_norm = 1.0
+    config.optimizer.weight_decay = {"sgd": 0.0, "adamw": 0.1}[optimizer]
+    recipe = {
+        "sgd": {"name": "cosine", "base": 0.05, "warmup_steps": 3},
+        "adamw": {"name": "linear", "base": 3e-3, "warmup_steps": 4},
+    }
+    schedule = make_schedule(total_steps=12, **recipe[optimizer])
+    transformation = build_optimizer(config.optimizer, schedule)
+
+    def forward(params, images, key=None):
+        del key
+        return nnx.merge(graphdef, params)(images)
+
+    step = train.make_train_step(config, forward, transformation, schedule, mesh_of(1))
+    batch = {
+        "image": jnp.asarray(file["images"]),
+        "label": jnp.asarray(file["labels"]),
+        "mask": jnp.ones(len(file["labels"]), bool),
+    }
+    state = TrainState(jnp.int32(0), params, transformation.init(params), None)
+    losses = []
+    for _ in range(12):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss"]))
+    np.testing.assert_allclose(losses, file[f"trajectory_{optimizer}/loss"], atol=1e-4)
+    expected = file[f"trajectory_{optimizer}/head_kernel"]
+    np.testing.assert_allclose(state.params["head"]["kernel"], expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def single_device():
+    config = tiny.get_config()
+    config.model.width, config.model.num_heads, config.model.mlp_width = 128, 2, 512
+    return config, Setup(config, mesh_of(1)).run()
+
+
+@pytest.mark.parametrize("axes", MESHES, ids=str)
+def test_every_mesh_trains_as_one_device_does(single_device, axes):
+    config, (losses, indices, state) = single_device
+    mesh_losses, mesh_indices, mesh_state = Setup(config, mesh_of(**axes)).run()
+    np.testing.assert_array_equal(mesh_indices, indices)
+    np.testing.assert_allclose(mesh_losses, losses, atol=1e-5)
+    assert np.abs(np.diff(losses)).min() > 1e-4  # They do train.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), mesh_state, state)
+
+
+def test_fsdp_leaves_an_eighth_of_each_large_array_on_a_device(single_device):
+    config, _ = single_device
+    state = Setup(config, mesh_of(fsdp=8)).state
+    num_split = 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        shard = leaf.addressable_shards[0].data
+        if leaf.size >= sharding.MIN_FSDP_ELEMENTS:
+            assert shard.size * 8 == leaf.size, path
+            num_split += 1
+        else:
+            assert shard.size == leaf.size, path
+    assert num_split == 2 * 3  # Both MLP kernels, and Adam's two moments of each.
+
+
+def test_accumulated_micro_batches_equal_one_batch():
+    for name, tolerance in (("sgd", 1e-6), ("adamw", 1e-5)):
+        config = tiny.get_config()
+        config.batch_size = 64
+        config.total_steps = 5
+        config.optimizer.name = name
+        losses, _, state = Setup(config, mesh_of(1)).run()
+        config.optimizer.accumulation_steps = 4
+        micro_losses, _, micro_state = Setup(config, mesh_of(1)).run()
+        np.testing.assert_allclose(micro_losses, losses, atol=1e-6)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance),
+            micro_state.params,
+            state.params,
+        )
+
+
+def test_accumulation_on_eight_devices_equals_one_device():
+    config = tiny.get_config()
+    config.optimizer.accumulation_steps = 2
+    losses, _, _ = Setup(config, mesh_of(1)).run()
+    mesh_losses, _, _ = Setup(config, mesh_of(data=4, fsdp=2)).run()
+    np.testing.assert_allclose(mesh_losses, losses, atol=1e-5)
+
+
+def test_dropout_is_the_same_on_every_mesh():
+    config = tiny.get_config()
+    config.model.dropout_rate = 0.1
+    config.total_steps = 3
+    losses, _, _ = Setup(config, mesh_of(1)).run()
+    without = tiny.get_config()
+    without.total_steps = 3
+    assert not np.allclose(Setup(without, mesh_of(1)).run()[0], losses, atol=1e-4)
+    mesh_losses, _, _ = Setup(config, mesh_of(data=2, fsdp=4)).run()
+    np.testing.assert_allclose(mesh_losses, losses, atol=1e-5)
+
+
+def test_averaged_parameters_follow_the_formula():
+    config = tiny.get_config()
+    config.ema_decay, config.total_steps = 0.5, 4
+    setup = Setup(config, mesh_of(1))
+    state, average = setup.state, jax.tree.map(np.array, setup.state.params)
+    for step, batch in enumerate(setup.batches()):
+        state, _ = setup.step(state, batch)
+        keep = min(0.5, (1 + step) / (10 + step))
+        average = jax.tree.map(lambda a, p, k=keep: k * a + (1 - k) * p, average, state.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.ema, average)
+
+
+def test_run_writes_what_it_promises(tmp_path):
+    config = tiny.get_config()
+    config.eval_every_steps, config.ema_decay = 4, 0.9
+    last = train.run(config, tmp_path)
+    records = read_metrics(tmp_path)
+    assert [record["step"] for record in records] == list(range(1, 11))
+    assert [record["step"] for record in records if "eval/accuracy" in record] == [4, 8, 10]
+    assert records[-1] == last
+    assert last["eval/count"] == last["eval_ema/count"] == 360
+    assert records[0]["train/learning_rate"] == 0
+    assert {"model.json", "config.json", "checkpoints", "tensorboard"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
+    assert train.run(config, tmp_path) == last  # Nothing is left to do.
+    assert read_metrics(tmp_path) == records
+
+
+def test_two_classes_and_bfloat16_stay_finite(tmp_path):
+    config = tiny.get_config()
+    config.data.source, config.data.num_train_examples = "fake", 64
+    config.model.num_classes = 2
+    config.model.dtype = "bfloat16"
+    config.loss = "sigmoid"
+    last = train.run(config, tmp_path)
+    assert np.isfinite(last["train/loss"])
+    assert "eval/top5_accuracy" not in last
+
+
+def test_profile_writes_a_trace(tmp_path):
+    config = tiny.get_config()
+    config.profile.start_step, config.profile.num_steps = 3, 2
+    train.run(config, tmp_path)
+    assert list(tmp_path.glob("tensorboard/plugins/profile/*/*.xplane.pb"))
