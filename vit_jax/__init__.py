@@ -2,6 +2,7 @@
 
 from vit_jax.models.registry import create_model, list_models
 from vit_jax.weights.loading import load_model
+from vit_jax.weights.saving import save_model
 
-__all__ = ["create_model", "list_models", "load_model"]
+__all__ = ["create_model", "list_models", "load_model", "save_model"]
 __version__ = "0.1.0"

@@ -15,11 +15,15 @@ from vit_jax.weights.mapping import fill_name
 from vit_jax.weights.resize import resize_channels, resize_patches, resize_positions
 from vit_jax.weights.source import Weights
 
-# Options that change a parameter's shape in ways that nothing can adapt.
-FIXED_OPTIONS = ("width", "depth", "mlp_width", "num_heads")
+# Options that no resize can bridge.
+FIXED_OPTIONS = (
+    *("width", "depth", "mlp_width", "num_heads", "query_key_norm"),
+    *("stage_depths", "width_factor", "preactivation", "stem_depths", "stem_width_factor"),
+)
 # Options that leave all shapes alone but change what the parameters compute.
-SILENT_OPTIONS = ("gelu", "pooling", "norm_after_pooling")
+SILENT_OPTIONS = ("gelu", "pooling", "norm_after_pooling", "pool_padding")
 
+HEAD_OPTIONS = ("num_classes", "representation_size")  # Heads of other models are of no use.
 LAYERS = "blocks/"  # Parameters under it have a leading layer axis.
 
 Shape = tuple[int, ...]
@@ -107,7 +111,7 @@ class Adaptation:
             if name not in shapes:
                 rows.append(Row("skipped", name, array.shape, None, "the model has none"))
         rows += [Row("skipped", name, None, None, "unknown") for name in self.weights.unknown]
-        return parameters, Report(self.weights.path, tuple(rows), tuple(self.differences()))
+        return parameters, Report(self.weights.path, tuple(rows), tuple(self.notes()))
 
     def adapt(self, name: str, shape: Shape, fresh: Callable[[str], Any]) -> tuple[Any, Row]:
         """One parameter and its row of the report."""
@@ -130,20 +134,23 @@ class Adaptation:
 
     def check_architecture(self) -> None:
         """Raises WeightsError for a difference that no resize can bridge."""
-        for option in FIXED_OPTIONS:
-            there, here = getattr(self.weights.options, option), getattr(self.options, option)
-            if there != here:
-                raise WeightsError(
-                    f"{self.weights.path} has {option}={there}, but the model has {here}: "
-                    f"set model.{option}={there}, or choose the model that the weights are of."
-                )
+        there, here = self.weights.options, self.options
+        if type(there) is not type(here):
+            raise WeightsError(
+                f"{self.weights.path} holds a {family_name(there)}, not a {family_name(here)}."
+            )
+        for option, (theirs, ours) in differing(there, here, FIXED_OPTIONS):
+            raise WeightsError(
+                f"{self.weights.path} has {option}={theirs}, the model {option}={ours}: set "
+                f"model.{option}={theirs}, or choose the model that the weights are of."
+            )
 
-    def differences(self) -> Iterator[str]:
-        """Options that leave all shapes alone but change what the parameters compute."""
-        for option in SILENT_OPTIONS:
-            there, here = getattr(self.weights.options, option), getattr(self.options, option)
-            if there != here:
-                yield f"Note: the weights are for {option}={there!r}; the model has {here!r}."
+    def notes(self) -> Iterator[str]:
+        """Differences that leave all shapes alone but change what the parameters compute."""
+        for option, values in differing(self.weights.options, self.options, SILENT_OPTIONS):
+            yield "Note: the weights are for {0}={1!r}; the model has {0}={2!r}.".format(
+                option, *values
+            )
 
     def skipped_layers(self, name: str, shape: Shape) -> np.ndarray:
         """Whether `skip` matches: bool [layers] for a stacked parameter, else [1]."""
@@ -162,10 +169,8 @@ class Adaptation:
             return f"{self.skip!r}"
         if not name.startswith("head/"):
             return ""
-        if there.num_classes != here.num_classes:
-            return f"{there.num_classes} classes in the file"
-        if there.representation_size != here.representation_size:
-            return "another representation"
+        for option, (theirs, _) in differing(there, here, HEAD_OPTIONS):
+            return f"{option}={theirs} in the file"
         names = self.weights.model_file.class_names
         if names and self.class_names and tuple(names) != tuple(self.class_names):
             return "other class names in the file"
@@ -174,11 +179,26 @@ class Adaptation:
     def resize(self, name: str, array: np.ndarray) -> tuple[np.ndarray, str]:
         """The array in the model's size, and what was done; "" for nothing."""
         there, here = self.weights.options, self.options
+        if name.endswith("conv_root/kernel"):
+            return resize_embedding(array, array.shape[:2], here.channels)
         if name == "embedding/kernel":
-            return resize_embedding(array, here.patch_size, here.channels)
+            return resize_embedding(array, here.patch_size, here.stem_channels)
         if name == "position_embedding":
             return fit_positions(array, there, here, self.position_resize)
         return array, ""
+
+
+def differing(there: Any, here: Any, options: Sequence[str]) -> Iterator[tuple[str, tuple]]:
+    """The options that both models have and that differ, with both values."""
+    for option in options:
+        values = getattr(there, option, None), getattr(here, option, None)
+        if values[0] != values[1]:
+            yield option, values
+
+
+def family_name(options: Any) -> str:
+    """What kind of model the options are of, for messages."""
+    return type(options).__name__.removesuffix("Options")
 
 
 def layer_names(name: str, file_name: str | None, layer: int | None) -> list[str]:

@@ -1,19 +1,26 @@
 """A model's options, read off its parameters; what tensors do not show comes from the registry."""
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import jax
+from flax import nnx
+from flax.traverse_util import flatten_dict
 
 from vit_jax.errors import WeightsError
 from vit_jax.models import registry
 from vit_jax.models.base import as_pair
+from vit_jax.models.hybrid import HybridOptions
+from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import (
     ATTENTION_POOLING,
     AVERAGE_POOLING,
     CLASS_TOKEN_POOLING,
     ViTOptions,
 )
-from vit_jax.weights.mapping import Tensors
+from vit_jax.weights.mapping import Tensors, match_name
 
 # Option -> the parameter and the axis whose length it is.
 VIT_SIZES = {
@@ -23,25 +30,29 @@ VIT_SIZES = {
     "num_heads": ("blocks/attention/query/kernel", 2),
     "mlp_width": ("blocks/mlp/dense1/kernel", 2),
 }
-VIT_OPTIONAL_SIZES = {  # 0 where there is no such parameter
+HYBRID_SIZES = {**VIT_SIZES, "channels": ("stem/conv_root/kernel", 2)}
+RESNET_SIZES = {"channels": ("trunk/conv_root/kernel", 2)}
+OPTIONAL_SIZES = {  # 0 where there is no such parameter
     "num_classes": ("head/kernel", 1),
     "representation_size": ("pre_logits/kernel", 1),
     "num_registers": ("registers", 1),
 }
 LAYER_SCALE = 1e-5  # Only its presence matters once the parameters are there.
+ROOT_WIDTH = 64  # of a ResNet of width factor 1
 
 
-def vit_options(parameters: Tensors) -> dict[str, Any]:
-    """The options of a Vision Transformer that its parameters show, all but the image's size.
-
-    Raises WeightsError if a parameter that every Vision Transformer has is missing.
-    """
-    options = {}
-    for option, (name, axis) in VIT_SIZES.items():
+def read_sizes(parameters: Tensors, sizes: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+    """Options that are the lengths of axes; raises WeightsError if a parameter is missing."""
+    for name, _ in sizes.values():
         if name not in parameters:
-            raise WeightsError(f"no tensor becomes {name}: not a whole Vision Transformer.")
-        options[option] = parameters[name].shape[axis]
-    for option, (name, axis) in VIT_OPTIONAL_SIZES.items():
+            raise WeightsError(f"no tensor in it becomes {name}: it is not a whole model.")
+    return {option: parameters[name].shape[axis] for option, (name, axis) in sizes.items()}
+
+
+def vit_options(parameters: Tensors, sizes: Mapping = VIT_SIZES) -> dict[str, Any]:
+    """What the parameters of a Vision Transformer show: all but the image's size."""
+    options: dict[str, Any] = read_sizes(parameters, sizes)
+    for option, (name, axis) in OPTIONAL_SIZES.items():
         options[option] = parameters[name].shape[axis] if name in parameters else 0
     options["patch_size"] = parameters["embedding/kernel"].shape[:2]
     options["layer_scale"] = LAYER_SCALE if "blocks/layer_scale1" in parameters else 0.0
@@ -54,6 +65,60 @@ def vit_options(parameters: Tensors) -> dict[str, Any]:
     return options
 
 
+def hybrid_options(parameters: Tensors) -> dict[str, Any]:
+    """What the parameters of a hybrid show: all but the image's size."""
+    return {
+        **vit_options(parameters, HYBRID_SIZES),
+        "stem_depths": stage_depths(parameters, "stem"),
+        "stem_width_factor": parameters["stem/conv_root/kernel"].shape[-1] / ROOT_WIDTH,
+    }
+
+
+def resnet_options(parameters: Tensors) -> dict[str, Any]:
+    """What the parameters of a BiT ResNet show: all but the image's size."""
+    return {
+        **read_sizes(parameters, RESNET_SIZES),
+        "num_classes": parameters["head/kernel"].shape[1] if "head/kernel" in parameters else 0,
+        "stage_depths": stage_depths(parameters, "trunk"),
+        "width_factor": parameters["trunk/conv_root/kernel"].shape[-1] / ROOT_WIDTH,
+        "preactivation": "trunk/norm_root/scale" not in parameters,
+    }
+
+
+def stage_depths(parameters: Tensors, trunk: str) -> tuple[int, ...]:
+    """The number of units in each stage of a ResNet's trunk."""
+    template = f"{trunk}/stage{{stage}}/unit{{unit:02}}/conv1/kernel"
+    places = [found for name in parameters if (found := match_name(template, name))]
+    stages = range(1, 1 + max((place["stage"] for place in places), default=0))
+    return tuple(sum(place["stage"] == stage for place in places) for stage in stages)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """How the models of one options class are told from their parameters."""
+
+    options_class: type
+    signature: str  # a parameter that the families after it in FAMILIES do not have
+    options: Callable[[Tensors], dict[str, Any]]  # those that the parameters show
+
+
+FAMILIES = (
+    Family(HybridOptions, "stem/conv_root/kernel", hybrid_options),
+    Family(ResNetOptions, "trunk/conv_root/kernel", resnet_options),
+    Family(ViTOptions, "embedding/kernel", vit_options),
+)
+
+
+def find_family(parameters: Tensors) -> Family:
+    """The family that the parameters belong to; raises WeightsError if there is none."""
+    for family in FAMILIES:
+        if family.signature in parameters:
+            return family
+    raise WeightsError(
+        "its tensors make up no model of this package: no patch embedding and no ResNet's root."
+    )
+
+
 def num_heads_of_width(width: int) -> int:
     """The head count of the registered Vision Transformer of that width, else WeightsError."""
     for size in registry.VIT_SIZES.values():
@@ -64,33 +129,92 @@ def num_heads_of_width(width: int) -> int:
     )
 
 
-def find_grid(
-    positions: int, image_grid: tuple[int, int] | None, source_grid: tuple[int, int] | None
-) -> tuple[int, int]:
-    """The grid of a table of `positions` patches: `source_grid`, else a square, else the image's.
+def registered_name(options: Any) -> str | None:
+    """The name that stands for complete options, but for the input's size and the like."""
+    names = family_names(type(options))
+    if type(options) is ViTOptions:
+        names += [f"ViT-{size}/{options.patch_size[0]}" for size in registry.VIT_SIZES]
+    for name in names:
+        defaults = registry.find_architecture(name).defaults
+        if all(getattr(options, key) in (value, (value, value)) for key, value in defaults.items()):
+            return name
+    return None
 
-    Raises WeightsError if none of them has so many patches.
+
+def name_of(options: Any) -> str:
+    """A name to build complete options under: any of their family, for they override its own."""
+    return registered_name(options) or family_names(type(options))[0]
+
+
+def family_names(options_class: type) -> list[str]:
+    """The registered names of one family."""
+    return [
+        name
+        for name in registry.list_models()
+        if registry.find_architecture(name).options_class is options_class
+    ]
+
+
+def find_grid(
+    length: int,
+    prefix_choices: Sequence[int],
+    *,
+    source_grid: tuple[int, int] | None,
+    stated: tuple[int, int] | None,
+    hinted: tuple[int, int] | None,
+) -> tuple[int, tuple[int, int]]:
+    """How a table of position embeddings is laid out.
+
+    Args:
+      length: its number of rows.
+      prefix_choices: how many of them may come before the patches'.
+      source_grid: its (rows, columns), from the caller.
+      stated: the same, from the file's metadata.
+      hinted: those of the image size that the caller wants, which may be another.
+
+    Returns:
+      The rows before the patches', those that leave a known grid, else a square; and the grid,
+      `source_grid`, else the stated one, else a square, else the hinted one.
+
+    Raises:
+      WeightsError: none of these fits, or two do.
     """
-    side = round(positions**0.5)
-    for grid in (source_grid, (side, side), image_grid):
-        if grid is not None and grid[0] * grid[1] == positions:
-            return grid
+    known = [source_grid] if source_grid else [grid for grid in (stated, hinted) if grid]
+    fitting = [
+        prefix for grid in known for prefix in prefix_choices if math.prod(grid) == length - prefix
+    ][:1]
+    if not fitting and not source_grid:
+        fitting = [prefix for prefix in prefix_choices if square(length - prefix)]
+    if len(fitting) == 1:
+        patches = length - fitting[0]
+        for grid in (source_grid, stated, square(patches), hinted):
+            if grid and math.prod(grid) == patches:
+                return fitting[0], tuple(grid)
     raise WeightsError(
-        f"{positions} position embeddings are neither a square nor the image's grid "
-        f"{image_grid}: give source_grid=(rows, columns)."
+        f"the grid of its {length} position embeddings is not known: give "
+        f"source_grid=(rows, columns){f'; {source_grid} does not fit' if source_grid else ''}."
     )
 
 
-def name_of(options: Mapping[str, Any]) -> str:
-    """The registered name with these options, else one of the same family.
+def square(count: int) -> tuple[int, int] | None:
+    """The square grid of so many patches; None if there is none."""
+    side = math.isqrt(max(count, 0))
+    return (side, side) if side and side * side == count else None
 
-    The options are complete: they override all that the name stands for.
-    """
-    patch_size = as_pair("patch_size", options["patch_size"])[0]
-    names = [f"ViT-{size}/{patch_size}" for size in registry.VIT_SIZES]
-    complete = ViTOptions(**options)
-    for name in names:
-        defaults = registry.find_architecture(name).defaults
-        if dataclasses.replace(complete, **defaults) == complete:
-            return name
-    return names[0]
+
+def grid_of(
+    image_size: int | tuple[int, int] | None, pixels: Sequence[int]
+) -> tuple[int, int] | None:
+    """Rows and columns of patches of so many pixels; None for no image size."""
+    if image_size is None:
+        return None
+    height, width = as_pair("image_size", image_size)
+    return height // pixels[0], width // pixels[1]
+
+
+def abstract_parameters(name: str, options: Any) -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:
+    """A model's structure and the shapes of its parameters by name; nothing is computed."""
+    model = nnx.eval_shape(lambda: registry.build_model(name, jax.random.key(0), options))
+    graphdef, state = nnx.split(model)
+    flat = flatten_dict(nnx.to_pure_dict(state), sep="/")
+    return graphdef, {name: tuple(leaf.shape) for name, leaf in flat.items()}

@@ -1,9 +1,43 @@
 """Which format a weight file has: told by its content, never by its name."""
 
 import os
+import zipfile
+from collections.abc import Callable
 
-from vit_jax.weights import npz
+from etils import epath
+
+from vit_jax.errors import WeightsError
+from vit_jax.model_file import FILE_NAME
+from vit_jax.weights import huggingface, native, npz, tensor_file, timm
 from vit_jax.weights.source import Hints, Weights
+
+Reader = Callable[[str, Hints], Weights]
+
+PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt")
+PICKLE = (
+    "it holds Python's pickle, which can run any program when it is read. Convert it where it came "
+    'from: python -c "import torch, safetensors.torch as s; '
+    "d = torch.load('{name}', weights_only=True); d = d.get('state_dict', d.get('model', d)); "
+    "s.save_file({{k: v.contiguous() for k, v in d.items()}}, 'model.safetensors')\""
+)
+# The first bytes of files that are often taken for weights.
+SIGNATURES = {
+    b"\xff\xd8": "a JPEG picture",
+    b"\x89PNG": "a PNG picture",
+    b"GIF8": "a GIF picture",
+    b"RIFF": "a WebP picture",
+    b"BM": "a BMP picture",
+    b"\x89HDF": "an HDF5 file",
+    b"\x1f\x8b": "a gzip archive",
+}
+# A tensor that only the files of one format have -> how to read them.
+SAFETENSORS_READERS: dict[str, Reader] = {
+    "embedding/kernel": native.read_export,
+    "trunk/conv_root/kernel": native.read_export,
+    "patch_embed.proj.weight": timm.read,
+    "embeddings.patch_embeddings.projection.weight": huggingface.read,
+    "vit.embeddings.patch_embeddings.projection.weight": huggingface.read,
+}
 
 
 def read_weights(
@@ -13,5 +47,86 @@ def read_weights(
     checkpoint: str | int = "latest",
     ema: bool = False,
 ) -> Weights:
-    """The weights at `path`, whatever their format."""
-    return npz.read(os.fspath(path), hints)
+    """The weights at `path`, whatever their format.
+
+    Args:
+      path: a run's workdir, an export of this package, a `.npz` or `.safetensors` file, a folder
+        with such a file.
+      hints: what the caller knows about it.
+      checkpoint, ema: of a workdir, as for `vit_jax.load_model`.
+
+    Raises:
+      WeightsError: it is none of these, damaged, or does not say enough.
+      CheckpointError: a workdir has no such checkpoint.
+    """
+    path = os.fspath(path)
+    try:
+        if (epath.Path(path) / "checkpoints").exists():
+            return native.read_run(path, checkpoint, ema)
+        file = find_file(path)
+        return find_reader(file)(file, hints)
+    except WeightsError as error:
+        raise WeightsError(f"{path}: {error}") from None
+
+
+def find_file(path: str) -> str:
+    """The file that holds the tensors: `path` itself, or the one in the folder `path`."""
+    if not os.path.exists(path):
+        raise WeightsError("it does not exist.")
+    if not os.path.isdir(path):
+        return path
+    names = sorted(os.listdir(path))
+    for suffix in (".safetensors", ".npz", *PICKLE_SUFFIXES):
+        found = [name for name in names if name.endswith(suffix)]
+        if len(found) > 1:
+            raise WeightsError(f"it holds several weight files, name one: {', '.join(found)}.")
+        if found:
+            return os.path.join(path, found[0])
+    raise WeightsError(
+        f"it is no run's workdir ({FILE_NAME}, checkpoints/), and holds no .safetensors or .npz "
+        f"file. It holds: {', '.join(names[:10]) or 'nothing'}."
+    )
+
+
+def find_reader(path: str) -> Reader:
+    """The function that reads a file, told by its first bytes and its tensors' names."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        head = file.read(16)
+    if size == 0:
+        raise WeightsError("it is empty.")
+    if head.startswith(b"PK"):
+        return zip_reader(path)
+    if head.startswith(b"\x80"):
+        raise WeightsError(PICKLE.format(name=path))
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < size:
+        return safetensors_reader(path)
+    kinds = [kind for signature, kind in SIGNATURES.items() if head.startswith(signature)]
+    kind = kinds[0] if kinds else "a text file" if head.isascii() else "something else"
+    raise WeightsError(f"it is neither a .npz nor a .safetensors file, but {kind}.")
+
+
+def zip_reader(path: str) -> Reader:
+    """The reader of a zip archive: numpy's are `.npz` files, PyTorch's hold a pickle."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise WeightsError(f"truncated or damaged .npz file: {error}.") from None
+    if any(name.endswith("data.pkl") for name in names):
+        raise WeightsError(PICKLE.format(name=path))
+    if not all(name.endswith(".npy") for name in names):
+        raise WeightsError(f"it is a zip archive, but no .npz file; its first entry: {names[0]}.")
+    return npz.read
+
+
+def safetensors_reader(path: str) -> Reader:
+    """The reader of a `.safetensors` file, by the tensors that tell the formats apart."""
+    names = tensor_file.read_names(path)
+    for signature, reader in SAFETENSORS_READERS.items():
+        if signature in names:
+            return reader
+    raise WeightsError(
+        f"none of its {len(names)} tensors has a name of timm's, Hugging Face's or this package's "
+        f"Vision Transformers; the first: {min(names, default='none')!r}."
+    )

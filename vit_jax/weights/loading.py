@@ -14,7 +14,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile
 from vit_jax.models import registry
-from vit_jax.weights.adapt import Adaptation, Report, Shape
+from vit_jax.weights import architecture
+from vit_jax.weights.adapt import Adaptation, Report
 from vit_jax.weights.formats import read_weights
 from vit_jax.weights.source import Hints, Weights
 
@@ -52,10 +53,17 @@ def load_model(
       ConfigError: an option does not exist or has an impossible value.
     """
     weights = read_weights(path, Hints(options, source_grid), checkpoint=checkpoint, ema=ema)
+    return build_model(weights, position_resize=position_resize, **options)
+
+
+def build_model(
+    weights: Weights, *, position_resize: str = "bilinear_corner", **options: Any
+) -> nnx.Module:
+    """The model that the weights make up, with `options` instead of its own; see `load_model`."""
     check_complete(weights)
     file = weights.model_file
     complete = registry.model_options(file.name, **{**file.options, **options})
-    graphdef, shapes = abstract_parameters(file.name, complete)
+    graphdef, shapes = architecture.abstract_parameters(file.name, complete)
     adaptation = Adaptation(weights=weights, options=complete, position_resize=position_resize)
     parameters, report = adaptation.apply(
         shapes, lambda name: fresh_parameter(file.name, complete, name)
@@ -114,14 +122,6 @@ def initialize_from(
     return unflatten_dict(parameters, sep="/"), report, describe(weights, options)
 
 
-def abstract_parameters(name: str, options: Any) -> tuple[nnx.GraphDef, dict[str, Shape]]:
-    """A model's structure and the shapes of its parameters by name; nothing is computed."""
-    model = nnx.eval_shape(lambda: registry.build_model(name, jax.random.key(0), options))
-    graphdef, state = nnx.split(model)
-    flat = flatten_dict(nnx.to_pure_dict(state), sep="/")
-    return graphdef, {name: tuple(leaf.shape) for name, leaf in flat.items()}
-
-
 def fresh_parameter(model_name: str, options: Any, name: str) -> jax.Array:
     """One parameter's initial value; under jit, so that the others are not computed."""
 
@@ -134,7 +134,7 @@ def fresh_parameter(model_name: str, options: Any, name: str) -> jax.Array:
 
 def check_complete(weights: Weights) -> None:
     """Raises WeightsError unless the file holds its own model, whole and nothing else."""
-    _, shapes = abstract_parameters(weights.model_file.name, weights.options)
+    _, shapes = architecture.abstract_parameters(weights.model_file.name, weights.options)
     for name, shape in shapes.items():
         array = weights.parameters.get(name)
         if array is None or array.shape != shape:

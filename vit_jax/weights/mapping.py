@@ -6,14 +6,16 @@ A row pairs a name in the file with one or several of ours, and the change of la
 
 `{a,b}` writes two rows as one. `{layer}` is the index of a block: our blocks are stacked on a
 leading axis, so it stands on the file's side only, and reading stacks the layers in order. Other
-placeholders stand on both sides, `{stage-1}` where the file counts from 0 and we count from 1.
+placeholders stand on both sides: `{unit:02}` has two digits, `{unit-1}` counts from 0.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from vit_jax.errors import WeightsError
@@ -21,7 +23,15 @@ from vit_jax.errors import WeightsError
 Tensors = Mapping[str, np.ndarray]  # by full name, as "blocks/mlp/dense1/kernel"
 
 ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-PLACEHOLDER = re.compile(r"\{(\w+)(-1)?\}")
+PLACEHOLDER = re.compile(r"\{(\w+)(-1|:02)?\}")
+
+
+def to_float32(array: np.ndarray) -> np.ndarray:
+    """Any float type as float32; numpy's own files hold bfloat16 as a two-byte `void`."""
+    if array.dtype.kind == "V" and array.dtype.itemsize == 2:
+        array = array.view(ml_dtypes.bfloat16)
+    is_float = np.issubdtype(array.dtype, np.floating) or array.dtype == ml_dtypes.bfloat16
+    return array.astype(np.float32) if is_float else array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +56,23 @@ def merge_heads(array: np.ndarray) -> np.ndarray:
 
 
 SAME = Transform(lambda array, _: (array,), lambda array: array)
-DENSE = Transform(lambda array, _: (array.T,), lambda array: array.T)  # a bias stays as it is
-HEADS = Transform(
-    lambda array, num_heads: (split_heads(array, num_heads),), lambda array: merge_heads(array)
+DENSE = Transform(lambda array, _: (array.T,), lambda array: array.T)  # A bias stays as it is.
+HEADS = Transform(lambda array, heads: (split_heads(array, heads),), lambda a: merge_heads(a))
+HEADS_OUT = Transform(  # (D, H·d) <-> (H, d, D); biases stay
+    lambda array, heads: (array.T.reshape(heads, -1, len(array)) if array.ndim == 2 else array,),
+    lambda array: array.reshape(-1, array.shape[-1]).T if array.ndim == 3 else array,
 )
-HEADS_OUT = Transform(  # (D, H·d) <-> (H, d, D)
-    lambda array, num_heads: (array.T.reshape(num_heads, -1, len(array)),),
-    lambda array: array.reshape(-1, array.shape[-1]).T,
+VECTOR = Transform(lambda array, _: (array.reshape(-1),), lambda array: array)
+GROUP_NORM = Transform(  # (1, 1, 1, C) in published files, (C) in some <-> (C)
+    VECTOR.read, lambda array: array.reshape(1, 1, 1, -1)
 )
-CONVOLUTION = Transform(  # (out, in, height, width) <-> (height, width, in, out)
-    lambda array, _: (array.transpose(2, 3, 1, 0),), lambda array: array.transpose(3, 2, 0, 1)
+POINTWISE = Transform(  # a 1×1 convolution (1, 1, C, D) <-> a dense layer (C, D); biases stay
+    lambda array, _: (array.reshape(array.shape[-2:]) if array.ndim == 4 else array,),
+    lambda array: array[None, None] if array.ndim == 2 else array,
+)
+CONVOLUTION = Transform(  # (out, in, height, width) <-> (height, width, in, out); biases stay
+    lambda array, _: (array.transpose(2, 3, 1, 0) if array.ndim == 4 else array,),
+    lambda array: array.transpose(3, 2, 0, 1) if array.ndim == 4 else array,
 )
 
 
@@ -82,21 +99,23 @@ class Row:
     when: Callable[[Any], bool] = lambda options: True
 
     def expand(self) -> list["Row"]:
-        """This row with each `{a,b}` written out."""
+        """This row with each `{a,b}` written out, the first on both sides together, and so on."""
         ours = (self.ours,) if isinstance(self.ours, str) else self.ours
         found = ALTERNATIVES.search(self.theirs)
-        count = len(found[1].split(",")) if found else 1
+        if not found:
+            return [dataclasses.replace(self, ours=ours)]
 
         def choose(name: str, index: int) -> str:
-            return ALTERNATIVES.sub(lambda match: match[1].split(",")[index], name)
+            return ALTERNATIVES.sub(lambda match: match[1].split(",")[index], name, count=1)
 
         return [
-            dataclasses.replace(
+            row
+            for index in range(len(found[1].split(",")))
+            for row in dataclasses.replace(
                 self,
                 theirs=choose(self.theirs, index),
                 ours=tuple(choose(name, index) for name in ours),
-            )
-            for index in range(count)
+            ).expand()
         ]
 
 
@@ -105,25 +124,33 @@ def table(*rows: Row) -> tuple[Row, ...]:
     return tuple(expanded for row in rows for expanded in row.expand())
 
 
+@functools.cache
+def pattern(template: str) -> re.Pattern:
+    """The regular expression of a template's instances."""
+    parts, start = [], 0
+    for placeholder in PLACEHOLDER.finditer(template):
+        parts += [re.escape(template[start : placeholder.start()]), rf"(?P<{placeholder[1]}>\d+)"]
+        start = placeholder.end()
+    return re.compile("".join(parts) + re.escape(template[start:]))
+
+
 def match_name(template: str, name: str) -> dict[str, int] | None:
     """The placeholders' values, if `name` is an instance of `template`."""
-    pattern, start = "", 0
-    for placeholder in PLACEHOLDER.finditer(template):
-        pattern += re.escape(template[start : placeholder.start()]) + rf"(?P<{placeholder[1]}>\d+)"
-        start = placeholder.end()
-    match = re.fullmatch(pattern + re.escape(template[start:]), name)
+    match = pattern(template).fullmatch(name)
     if match is None:
         return None
-    from_zero = {placeholder[1] for placeholder in PLACEHOLDER.finditer(template) if placeholder[2]}
-    return {key: int(value) + (key in from_zero) for key, value in match.groupdict().items()}
+    offsets = {key: modifier == "-1" for key, modifier in PLACEHOLDER.findall(template)}
+    return {key: int(value) + offsets[key] for key, value in match.groupdict().items()}
 
 
 def fill_name(template: str, values: Mapping[str, int]) -> str:
     """The inverse of `match_name`; a placeholder without a value stays."""
 
     def fill(match: re.Match) -> str:
-        name, from_zero = match.groups()
-        return str(values[name] - bool(from_zero)) if name in values else match[0]
+        key, modifier = match.groups()
+        if key not in values:
+            return match[0]
+        return f"{values[key]:02}" if modifier == ":02" else str(values[key] - (modifier == "-1"))
 
     return PLACEHOLDER.sub(fill, template)
 
@@ -172,6 +199,12 @@ def read_table(rows: Iterable[Row], tensors: Tensors, num_heads: int = 0) -> Rea
     return Reading(parameters, file_names, tuple(unknown))
 
 
+def best_table(tables: Iterable[tuple[Row, ...]], names: Iterable[str]) -> tuple[Row, ...]:
+    """The table that knows most of the names; of equals the first."""
+    names = list(names)
+    return max(tables, key=lambda rows: sum(find_row(rows, name) is not None for name in names))
+
+
 def find_row(rows: Iterable[Row], name: str) -> tuple[Row, dict[str, int]] | None:
     """The row of a file's name, and the values of its placeholders."""
     for row in rows:
@@ -194,10 +227,11 @@ def stack_layers(file_name: str, parts: Mapping[int, np.ndarray], depth: int) ->
     return np.stack([parts[layer] for layer in range(depth)])
 
 
-def write_table(
-    rows: Iterable[Row], parameters: Tensors, options: Any
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The inverse of `read_table`: a file's tensors, and those of our names it cannot hold."""
+def write_table(rows: Iterable[Row], parameters: Tensors, options: Any) -> dict[str, np.ndarray]:
+    """The inverse of `read_table`: a file's tensors; `options` are the model's.
+
+    Raises WeightsError, naming them, if some parameters have no place in the format.
+    """
     tensors: dict[str, np.ndarray] = {}
     left = dict.fromkeys(parameters)
     for row in rows:
@@ -216,4 +250,6 @@ def write_table(
                     tensors[theirs] = row.transform.write(*parts)
             else:
                 tensors[fill_name(row.theirs, values)] = row.transform.write(*arrays)
-    return tensors, list(left)
+    if left:
+        raise WeightsError(f"this format has no place for {', '.join(left)}.")
+    return tensors

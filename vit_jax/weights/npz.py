@@ -1,17 +1,35 @@
-"""Published `.npz` files: google-research/vision_transformer's and Big Vision's.
+"""Published `.npz` files: google-research/vision_transformer's, Big Vision's and BiT's.
 
 Names are brought to one form on reading (no prefix, one block per layer, the first numbering of
-Flax modules), which is also the form that is written. What the tensors cannot say (GELU, norm
-placement, class names, preprocessing) stands in a sidecar `NAME.json` beside the file.
+Flax modules), which is also the form that is written. What the tensors cannot say (GELU, place of
+the norm, class names, preprocessing) stands in a sidecar `NAME.json` beside `NAME.npz`.
 """
 
+import pathlib
 import re
+from typing import Any
 
 import numpy as np
 
 from vit_jax.errors import WeightsError
-from vit_jax.weights.mapping import Row, Tensors, read_table, table
-from vit_jax.weights.source import Hints, Stated, Weights, vit_weights
+from vit_jax.model_file import ModelFile
+from vit_jax.models.positions import SINCOS_2D
+from vit_jax.models.resnet import ResNetOptions
+from vit_jax.weights import metadata
+from vit_jax.weights.mapping import (
+    GROUP_NORM,
+    POINTWISE,
+    VECTOR,
+    Row,
+    Tensors,
+    Transform,
+    best_table,
+    read_table,
+    table,
+    to_float32,
+    write_table,
+)
+from vit_jax.weights.source import Hints, Stated, Weights, make_weights
 
 # Longest first: "params/img/embedding/kernel" has two of them.
 PREFIXES = ("opt/target/", "params/img/", "params/", "")
@@ -20,13 +38,37 @@ NEW_NUMBERING = {
     "LayerNorm_1": "LayerNorm_2",
     "MlpBlock_0": "MlpBlock_3",
 }
-BLOCK = re.compile(r"Transformer/encoderblock_(\d+)/(\w+)/(.+)")
+BLOCK_NAME = re.compile(r"Transformer/encoderblock_(\d+)/(\w+)/(.+)")
 STACKED_BLOCKS = "Transformer/encoderblock/"
+DEFAULTS = {"gelu": "tanh", "positions": SINCOS_2D}
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
-BLOCK_NAME = "Transformer/encoderblock_{layer}"
-ATTENTION_NAME = f"{BLOCK_NAME}/MultiHeadDotProductAttention_1"
-MLP_NAME = f"{BLOCK_NAME}/MlpBlock_3"
+BLOCK = "Transformer/encoderblock_{layer}"
+ATTENTION = BLOCK + "/MultiHeadDotProductAttention_1"
+MLP = BLOCK + "/MlpBlock_3"
+POOLING_ATTENTION = "MAPHead_0/MultiHeadDotProductAttention_0"
+UNIT = "stage{stage}/unit{unit:02}"  # ours
+BIT_UNIT = "resnet/block{stage}/unit{unit:02}"
+
+HEAD = Row("head/{kernel,bias}", "head/{kernel,bias}")
+
+
+def postactivation_rows(trunk: str, norm: Transform) -> list[Row]:
+    """A post-activation ResNet's rows: the stem of a hybrid, or Big Vision's first form of BiT."""
+    unit, our_unit = "block{stage}/unit{unit}", f"{trunk}/{UNIT}"
+    return [
+        Row("conv_root/kernel", f"{trunk}/conv_root/kernel"),
+        Row("gn_root/{scale,bias}", trunk + "/norm_root/{scale,bias}", norm),
+        Row(
+            unit + "/conv{1,2,3,_proj}/kernel", our_unit + "/{conv1,conv2,conv3,projection}/kernel"
+        ),
+        Row(
+            unit + "/gn{1,2,3,_proj}/{scale,bias}",
+            our_unit + "/norm{1,2,3,_projection}/{scale,bias}",
+            norm,
+        ),
+    ]
+
 
 VIT_TABLE = table(
     Row("embedding/{kernel,bias}", "embedding/{kernel,bias}"),
@@ -37,18 +79,100 @@ VIT_TABLE = table(
         when=lambda options: options.prefix_positions or not options.has_class_token,
     ),
     Row("pos_embedding", "position_embedding"),  # Big Vision's: never a row for the class token
-    Row(f"{BLOCK_NAME}/LayerNorm_0/{{scale,bias}}", "blocks/norm1/{scale,bias}"),
-    Row(f"{ATTENTION_NAME}/query/{{kernel,bias}}", "blocks/attention/query/{kernel,bias}"),
-    Row(f"{ATTENTION_NAME}/key/{{kernel,bias}}", "blocks/attention/key/{kernel,bias}"),
-    Row(f"{ATTENTION_NAME}/value/{{kernel,bias}}", "blocks/attention/value/{kernel,bias}"),
-    Row(f"{ATTENTION_NAME}/out/{{kernel,bias}}", "blocks/attention/out/{kernel,bias}"),
-    Row(f"{BLOCK_NAME}/LayerNorm_2/{{scale,bias}}", "blocks/norm2/{scale,bias}"),
-    Row(f"{MLP_NAME}/Dense_0/{{kernel,bias}}", "blocks/mlp/dense1/{kernel,bias}"),
-    Row(f"{MLP_NAME}/Dense_1/{{kernel,bias}}", "blocks/mlp/dense2/{kernel,bias}"),
+    Row(BLOCK + "/LayerNorm_{0,2}/{scale,bias}", "blocks/norm{1,2}/{scale,bias}"),
+    Row(
+        ATTENTION + "/{query,key,value,out}/{kernel,bias}",
+        "blocks/attention/{query,key,value,out}/{kernel,bias}",
+    ),
+    Row(MLP + "/Dense_{0,1}/{kernel,bias}", "blocks/mlp/dense{1,2}/{kernel,bias}"),
     Row("Transformer/encoder_norm/{scale,bias}", "norm/{scale,bias}"),
+    Row("MAPHead_0/probe", "attention_pooling/probe"),
+    Row(
+        POOLING_ATTENTION + "/{query,key,value,out}/{kernel,bias}",
+        "attention_pooling/attention/{query,key,value,out}/{kernel,bias}",
+    ),
+    Row("MAPHead_0/LayerNorm_0/{scale,bias}", "attention_pooling/norm/{scale,bias}"),
+    Row(
+        "MAPHead_0/MlpBlock_0/Dense_{0,1}/{kernel,bias}",
+        "attention_pooling/mlp/dense{1,2}/{kernel,bias}",
+    ),
     Row("pre_logits/{kernel,bias}", "pre_logits/{kernel,bias}"),
-    Row("head/{kernel,bias}", "head/{kernel,bias}"),
+    HEAD,
+    *postactivation_rows("stem", GROUP_NORM),
 )
+POSTACTIVATION_TABLE = table(*postactivation_rows("trunk", VECTOR), HEAD)
+BIG_VISION_BIT_TABLE = table(
+    Row("root_block/conv_root/kernel", "trunk/conv_root/kernel"),
+    Row(
+        "block{stage}/unit{unit:02}/conv{1,2,3,_proj}/kernel",
+        f"trunk/{UNIT}/" + "{conv1,conv2,conv3,projection}/kernel",
+    ),
+    Row(
+        "block{stage}/unit{unit:02}/gn{1,2,3}/{scale,bias}",
+        f"trunk/{UNIT}/" + "norm{1,2,3}/{scale,bias}",
+        VECTOR,
+    ),
+    Row("norm-pre-head/{scale,bias}", "norm/{scale,bias}", VECTOR),
+    HEAD,
+)
+BIT_TABLE = table(
+    Row("resnet/root_block/standardized_conv2d/kernel", "trunk/conv_root/kernel"),
+    Row(
+        BIT_UNIT + "/{a,b,c,a/proj}/standardized_conv2d/kernel",
+        f"trunk/{UNIT}/" + "{conv1,conv2,conv3,projection}/kernel",
+    ),
+    Row(
+        BIT_UNIT + "/{a,b,c}/group_norm/{gamma,beta}",
+        f"trunk/{UNIT}/" + "norm{1,2,3}/{scale,bias}",
+        VECTOR,
+    ),
+    Row("resnet/group_norm/{gamma,beta}", "norm/{scale,bias}", VECTOR),
+    Row("resnet/head/conv2d/{kernel,bias}", "head/{kernel,bias}", POINTWISE),
+)
+# Of tables that know equally much of a file the first is taken: the special come first.
+TABLES = (BIT_TABLE, BIG_VISION_BIT_TABLE, POSTACTIVATION_TABLE, VIT_TABLE)
+
+
+def read(path: str, hints: Hints) -> Weights:
+    """The weights of a `.npz` file, with what its sidecar says if there is one."""
+    tensors = canonical_names(read_arrays(path))
+    reading = read_table(best_table(TABLES, tensors), tensors)
+    return make_weights(
+        path,
+        reading,
+        prefix_choices=(int("cls" in tensors and POSITIONS in tensors),),
+        stated=read_sidecar(path),
+        hints=hints,
+        defaults=DEFAULTS,
+    )
+
+
+def write(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> None:
+    """Writes `path` and its sidecar; raises WeightsError naming what the format cannot hold."""
+    tensors = write_table(write_rows(options), parameters, options)
+    with open(path, "wb") as file:  # numpy would append ".npz" to a name without it.
+        np.savez(file, **tensors)
+    sidecar(path).write_text(metadata.encode(model_file, indent=2) + "\n")
+
+
+def write_rows(options: Any) -> tuple[Row, ...]:
+    """The table of the published files with such a model."""
+    if isinstance(options, ResNetOptions):
+        return BIT_TABLE if options.preactivation else POSTACTIVATION_TABLE
+    return VIT_TABLE
+
+
+def sidecar(path: str) -> pathlib.Path:
+    """Where the description of a `.npz` file lies."""
+    return pathlib.Path(path).with_suffix(".json")
+
+
+def read_sidecar(path: str) -> Stated:
+    """What the sidecar says; nothing if there is none."""
+    place = sidecar(path)
+    if not place.exists():
+        return Stated()
+    return Stated.by(metadata.decode(place.read_text(), str(place)))
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
@@ -56,25 +180,17 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # zipfile, zlib and numpy each raise their own
-        raise WeightsError(f"{path}: damaged or truncated .npz file ({error}).") from error
+    except Exception as error:  # zipfile, zlib and numpy each raise their own.
+        raise WeightsError(f"damaged or truncated .npz file: {error}.") from error
     return {name: to_float32(array) for name, array in arrays.items()}
 
 
-def to_float32(array: np.ndarray) -> np.ndarray:
-    """Any float type as float32; numpy stores bfloat16 as a two-byte `void`."""
-    if array.dtype.kind == "V" and array.dtype.itemsize == 2:
-        array = (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
-
-
 def canonical_names(arrays: Tensors) -> dict[str, np.ndarray]:
-    """The arrays under prefix-less names, one block per layer, in the old numbering."""
-    prefix = next(
-        prefix
-        for prefix in PREFIXES
-        if not prefix or any(name.startswith(prefix) for name in arrays)
-    )
+    """The arrays under prefix-less names, one block per layer, in the old numbering.
+
+    Of a training state, only the parameters.
+    """
+    prefix = next(p for p in PREFIXES if any(name.startswith(p) for name in arrays))
     canonical = {}
     for name, array in arrays.items():
         if not name.startswith(prefix):
@@ -91,22 +207,7 @@ def canonical_names(arrays: Tensors) -> dict[str, np.ndarray]:
 
 def old_numbering(name: str) -> str:
     """A name in the new numbering of Flax modules -> the old one, which counted dropouts too."""
-    if match := BLOCK.fullmatch(name):
+    if match := BLOCK_NAME.fullmatch(name):
         layer, module, rest = match.groups()
         return f"Transformer/encoderblock_{layer}/{NEW_NUMBERING.get(module, module)}/{rest}"
     return name
-
-
-def read(path: str, hints: Hints) -> Weights:
-    """The weights of a `.npz` file, with what its sidecar says if there is one."""
-    tensors = canonical_names(read_arrays(path))
-    reading = read_table(VIT_TABLE, tensors)
-    has_class_row = "cls" in tensors and POSITIONS in tensors
-    return vit_weights(
-        path,
-        reading,
-        prefix_rows=int(has_class_row),
-        stated=Stated(),
-        hints=hints,
-        defaults={"gelu": "tanh"},
-    )

@@ -1,7 +1,7 @@
 """What a weight file holds, in this package's terms, whatever its format."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -10,12 +10,16 @@ import numpy as np
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import registry
-from vit_jax.models.base import as_pair
-from vit_jax.models.positions import LEARNED_1D, SINCOS_2D
+from vit_jax.models.positions import LEARNED_1D
+from vit_jax.models.vit import CLASS_TOKEN_POOLING
 from vit_jax.weights import architecture
-from vit_jax.weights.mapping import Reading
+from vit_jax.weights.architecture import find_grid, grid_of
+from vit_jax.weights.mapping import Reading, Tensors
 
 DEFAULT_IMAGE_SIZE = 224
+POSITION_EMBEDDING = "position_embedding"
+NARROWED = ("pooling", "layer_scale")  # Tensors only narrow down what these are.
+DIVISIBLE = 1024  # By every stem's stride, which is a power of two.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +32,17 @@ class Hints:
 
 @dataclasses.dataclass(frozen=True)
 class Stated:
-    """What a file, or a JSON file beside it, states besides its tensors."""
+    """What a file, or one beside it, says besides its tensors."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing | None = None
-    class_names: Sequence[str] = ()
+    class_names: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # on statements that cannot be honoured
+
+    @classmethod
+    def by(cls, model_file: ModelFile) -> "Stated":
+        """The statements of a description that this package wrote."""
+        return cls(model_file.options, model_file.preprocessing, model_file.class_names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Weights:
     model_file: ModelFile  # the model that they make up; no class names: the file names none
     file_names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # ours -> the file's
     unknown: tuple[str, ...] = ()  # tensors of the file that have no place in the model
-    assumed: tuple[str, ...] = ()  # what neither the file nor the caller said, as `option=value`
+    assumed: tuple[str, ...] = ()  # what neither the file nor the caller said
 
     @cached_property
     def options(self) -> Any:
@@ -52,21 +62,21 @@ class Weights:
         return registry.model_options(self.model_file.name, **self.model_file.options)
 
 
-def vit_weights(
+def make_weights(
     path: str,
     reading: Reading,
     *,
-    prefix_rows: int,
+    prefix_choices: tuple[int, ...],
     stated: Stated,
     hints: Hints,
     defaults: Mapping[str, Any],
 ) -> Weights:
-    """A Vision Transformer's weights, with its options gathered from all that is known.
+    """Weights with their model's options gathered from all that is known.
 
     Args:
       path: of the file, for messages.
       reading: its parameters.
-      prefix_rows: rows of its position embeddings that come before the patches'.
+      prefix_choices: how many rows of its position embeddings may come before the patches'.
       stated: its metadata, which the tensors must agree with.
       hints: the caller's.
       defaults: options that the format implies, for what nobody says.
@@ -74,65 +84,80 @@ def vit_weights(
     Raises:
       WeightsError: tensors are missing, or contradict what is stated.
     """
-    shown = architecture.vit_options(reading.parameters)
-    check_stated(path, stated, shown)
-    options = {**shown, **stated.options}
-    assumed = {}
-    for option, default in defaults.items():
-        if option not in options:
-            options[option] = hints.options.get(option, default)
-            if option not in hints.options:
-                assumed[option] = default
-    patch_size = options["patch_size"] = as_pair("patch_size", options["patch_size"])
-    table = reading.parameters.get("position_embedding")
-    if table is not None:
-        options.setdefault("positions", LEARNED_1D)
-        num_prefix = ("class_token" in reading.parameters) + shown["num_registers"]
-        options["prefix_positions"] = prefix_rows == num_prefix
-        size = options.get("image_size", hints.options.get("image_size"))
-        image_grid = size and grid_of(size, patch_size)
-        grid = architecture.find_grid(table.shape[1] - prefix_rows, image_grid, hints.source_grid)
-        options["image_size"] = (grid[0] * patch_size[0], grid[1] * patch_size[1])
+    parameters = reading.parameters
+    family = architecture.find_family(parameters)
+    shown = family.options(parameters)
+    check_stated(stated, shown)
+    exact = {option: value for option, value in shown.items() if option not in NARROWED}
+    options = {**shown, **stated.options, **exact}
+    if "class_token" in parameters and options["pooling"] != CLASS_TOKEN_POOLING:
+        options["class_token"] = True
+    if POSITION_EMBEDDING in parameters:
+        options.update(
+            position_options(family.options_class, parameters, options, prefix_choices, hints)
+        )
     else:
-        options.setdefault("positions", SINCOS_2D)
-        if "image_size" not in options:
-            options["image_size"] = hints.options.get("image_size", DEFAULT_IMAGE_SIZE)
-            assumed["image_size"] = options["image_size"]
+        defaults = {**defaults, "image_size": DEFAULT_IMAGE_SIZE}
+    assumed = list(stated.remarks)
+    known = {field.name for field in dataclasses.fields(family.options_class)}
+    for option in (defaults.keys() & known) - options.keys():
+        options[option] = hints.options.get(option, defaults[option])
+        if option not in hints.options:
+            assumed.append(f"{option}={options[option]!r}")
     if stated.preprocessing is None:
-        assumed["preprocessing"] = Preprocessing()
+        assumed.append("pixels are normalised to [-1, 1]")
+    complete = family.options_class(**options)
     model_file = ModelFile(
-        name=architecture.name_of(options),
-        options=options,
+        name=architecture.name_of(complete),
+        options=dataclasses.asdict(complete),
         preprocessing=stated.preprocessing or Preprocessing(),
-        class_names=tuple(stated.class_names),
+        class_names=stated.class_names,
     )
     return Weights(
         path=path,
-        parameters=reading.parameters,
+        parameters=parameters,
         model_file=model_file,
         file_names=reading.file_names,
         unknown=reading.unknown,
-        assumed=tuple(f"{option}={value!r}" for option, value in assumed.items()),
+        assumed=tuple(assumed),
     )
 
 
-def check_stated(path: str, stated: Stated, shown: Mapping[str, Any]) -> None:
+def check_stated(stated: Stated, shown: Mapping[str, Any]) -> None:
     """Raises WeightsError at the first statement that the tensors contradict."""
-    sizes = (*architecture.VIT_SIZES, *architecture.VIT_OPTIONAL_SIZES)
-    for option in sizes:
-        if stated.options.get(option, shown[option]) != shown[option]:
-            raise WeightsError(
-                f"{path}: its metadata says {option}={stated.options[option]}, "
-                f"but its tensors have {shown[option]}."
-            )
+    for option in (shown.keys() & stated.options.keys()) - set(NARROWED):
+        claim, value = stated.options[option], shown[option]
+        if claim != value and (claim, claim) != value:  # a pair may be stated as one number
+            raise WeightsError(f"its metadata says {option}={claim}, but its tensors have {value}.")
     if stated.class_names and len(stated.class_names) != shown["num_classes"]:
         raise WeightsError(
-            f"{path}: its metadata names {len(stated.class_names)} classes, "
-            f"but its head has {shown['num_classes']}."
+            f"its metadata names {len(stated.class_names)} classes, but its head has "
+            f"{shown['num_classes']}."
         )
 
 
-def grid_of(image_size: int | tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of whole patches in an image."""
-    height, width = as_pair("image_size", image_size)
-    return height // patch_size[0], width // patch_size[1]
+def position_options(
+    options_class: type,
+    parameters: Tensors,
+    options: Mapping[str, Any],
+    prefix_choices: tuple[int, ...],
+    hints: Hints,
+) -> dict[str, Any]:
+    """What a table of position embeddings implies: its layout, and the image's size."""
+    num_prefix = ("class_token" in parameters) + options["num_registers"]
+    patch_size = options["patch_size"]
+    any_size = tuple(side * DIVISIBLE for side in patch_size)
+    stride = options_class(**{**options, "image_size": any_size}).stem_stride
+    pixels = [side * stride for side in patch_size]
+    prefix, (rows, columns) = find_grid(
+        parameters[POSITION_EMBEDDING].shape[1],
+        prefix_choices,
+        source_grid=hints.source_grid,
+        stated=grid_of(options.get("image_size"), pixels),
+        hinted=grid_of(hints.options.get("image_size"), pixels),
+    )
+    return {
+        "positions": LEARNED_1D,
+        "prefix_positions": prefix == num_prefix,
+        "image_size": (rows * pixels[0], columns * pixels[1]),
+    }

@@ -1,0 +1,186 @@
+"""Models into weight files: what a format cannot express is refused by name."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flax import nnx
+from flax.traverse_util import flatten_dict
+
+from vit_jax.errors import WeightsError
+from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.models.hybrid import HybridOptions
+from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, SINCOS_2D, STEM, TABLES
+from vit_jax.models.resnet import ResNetOptions
+from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
+from vit_jax.weights import huggingface, native, npz, program, timm
+from vit_jax.weights.architecture import name_of
+from vit_jax.weights.mapping import Tensors
+from vit_jax.weights.source import POSITION_EMBEDDING
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format that models are written in, and what it can express."""
+
+    write: Callable[[str, Tensors, Any, ModelFile], None]  # path, parameters, options, description
+    models: tuple[type, ...] | None = None  # option classes; None: all
+    values: Mapping[str, tuple] = dataclasses.field(
+        default_factory=dict
+    )  # option -> what it may be
+
+
+FORMATS = {
+    "npz": Format(
+        npz.write,
+        models=(ViTOptions, HybridOptions, ResNetOptions),
+        values={
+            "num_registers": (0,),
+            "layer_scale": (0,),
+            "query_key_norm": (False,),
+            "position_placement": (STEM,),
+            "positions": (LEARNED_1D, SINCOS_2D, NO_POSITIONS),
+        },
+    ),
+    "timm": Format(
+        timm.write,
+        models=(ViTOptions, HybridOptions),
+        values={
+            "representation_size": (0,),
+            "position_placement": (STEM,),
+            "positions": (LEARNED_1D, NO_POSITIONS),
+        },
+    ),
+    "huggingface": Format(
+        huggingface.write,
+        models=(ViTOptions,),
+        values={
+            "pooling": (CLASS_TOKEN_POOLING,),
+            "representation_size": (0,),
+            "norm_after_pooling": (False,),
+            "num_registers": (0,),
+            "layer_scale": (0,),
+            "query_key_norm": (False,),
+            "position_placement": (STEM,),
+            "positions": (LEARNED_1D,),
+            "prefix_positions": (True,),
+        },
+    ),
+    "vit_jax": Format(native.write),
+    "stablehlo": Format(program.write),
+}
+TRUNK_ADVICE = " Without it and the head, as features, it can be: trunk_only=True."
+
+
+def save_model(
+    model: nnx.Module,
+    path: str | os.PathLike[str],
+    format: str = "npz",
+    *,
+    trunk_only: bool = False,
+    preprocessing: Preprocessing | None = None,
+    class_names: Sequence[str] | None = None,
+) -> None:
+    """Writes a model in a format that others read.
+
+    Args:
+      model: made by `create_model` or `load_model`.
+      path: of the file or folder to write.
+      format: "npz" (the published files' names, with a sidecar `.json`), "timm" (a `.safetensors`
+        file if `path` ends so, else a folder), "huggingface" (a folder), "vit_jax" (a folder with
+        `model.json`), "stablehlo" (a program that needs only JAX).
+      trunk_only: leave out the head, and the representation layer before it.
+      preprocessing: what the model expects; by default the model's own, if it was loaded, else
+        pixels in [-1, 1].
+      class_names: the classes in order; by default the model's own, if it was loaded, else none.
+
+    Raises:
+      WeightsError: the format cannot express the model.
+    """
+    if format not in FORMATS:
+        raise WeightsError(f"format={format!r}: must be one of {', '.join(FORMATS)}.")
+    target = FORMATS[format]
+    flat = flatten_dict(nnx.to_pure_dict(nnx.split(model)[1]), sep="/")
+    parameters = {name: np.asarray(array) for name, array in flat.items()}
+    options = model.options
+    if class_names is None:
+        class_names = getattr(model, "class_names", ())
+    if preprocessing is None:
+        preprocessing = getattr(model, "preprocessing", Preprocessing())
+    if trunk_only:
+        parameters, options = without_head(parameters, options)
+        class_names = ()
+    if needs_table(target, options):
+        parameters, options = with_table(model.position_table(), parameters, options, target)
+    check_expressible(format, options)
+    if class_names and len(class_names) != options.num_classes:
+        raise WeightsError(
+            f"{len(class_names)} class names were given for a head of {options.num_classes}."
+        )
+    description = ModelFile(
+        name=name_of(options),
+        options=dataclasses.asdict(options),
+        preprocessing=preprocessing,
+        class_names=tuple(class_names),
+    )
+    target.write(os.fspath(path), parameters, options, description)
+
+
+def without_head(parameters: Tensors, options: Any) -> tuple[dict[str, np.ndarray], Any]:
+    """The trunk alone: no head, and no representation layer before it."""
+    trunk = {
+        name: array
+        for name, array in parameters.items()
+        if not name.startswith(("head/", "pre_logits/"))
+    }
+    changes = {"num_classes": 0}
+    if hasattr(options, "representation_size"):
+        changes["representation_size"] = 0
+    return trunk, dataclasses.replace(options, **changes)
+
+
+def needs_table(target: Format, options: Any) -> bool:
+    """Whether positions that the format does not know can be written out as a learned table."""
+    if getattr(options, "positions", None) not in TABLES or options.position_placement != STEM:
+        return False
+    return any(
+        getattr(options, option) not in target.values.get(option, (getattr(options, option),))
+        for option in ("positions", "prefix_positions")
+    )
+
+
+def with_table(
+    table: Any, parameters: Tensors, options: Any, target: Format
+) -> tuple[dict[str, np.ndarray], Any]:
+    """The same model with its positions [1, S, D] as a learned table."""
+    prefix_rows = "prefix_positions" in target.values  # The format has no choice but to have them.
+    table = np.asarray(table)[:, 0 if prefix_rows else options.num_prefix_tokens :]
+    others = {
+        name: array
+        for name, array in parameters.items()
+        if name.split("/")[0] != POSITION_EMBEDDING
+    }
+    options = dataclasses.replace(
+        options,
+        positions=LEARNED_1D,
+        prefix_positions=prefix_rows or not options.num_prefix_tokens,
+    )
+    return {**others, POSITION_EMBEDDING: table}, options
+
+
+def check_expressible(format: str, options: Any) -> None:
+    """Raises WeightsError naming the first option that the format cannot express."""
+    target = FORMATS[format]
+    if target.models and type(options) not in target.models:
+        family = type(options).__name__.removesuffix("Options")
+        raise WeightsError(f"{format} files have no {family} models: write format='vit_jax'.")
+    for option, allowed in target.values.items():
+        value = getattr(options, option, allowed[0])
+        if value not in allowed:
+            advice = TRUNK_ADVICE if option == "representation_size" else ""
+            raise WeightsError(
+                f"{format} files cannot express model.{option}={value!r}, only "
+                f"{', '.join(map(repr, allowed))}.{advice}"
+            )
