@@ -13,12 +13,16 @@ import jax
 from flax import nnx
 
 from vit_jax.errors import ConfigError
-from vit_jax.models.vit import ViTOptions, VisionTransformer
+from vit_jax.models.hybrid import Hybrid, HybridOptions
+from vit_jax.models.resnet import ResNet, ResNetOptions
+from vit_jax.models.vit import VisionTransformer, ViTOptions
 
-# Table 1 of the paper (B, L, H); Ti and S from its reference code; g and G from arXiv 2106.04560.
+# Table 1 of the paper (B, L, H) and its Figure 4 (b: B with all widths halved); Ti and S from its
+# reference code; g and G from arXiv 2106.04560.
 VIT_SIZES = {
     "Ti": {"width": 192, "depth": 12, "mlp_width": 768, "num_heads": 3},
     "S": {"width": 384, "depth": 12, "mlp_width": 1536, "num_heads": 6},
+    "b": {"width": 384, "depth": 12, "mlp_width": 1536, "num_heads": 12},
     "B": {"width": 768, "depth": 12, "mlp_width": 3072, "num_heads": 12},
     "L": {"width": 1024, "depth": 24, "mlp_width": 4096, "num_heads": 16},
     "H": {"width": 1280, "depth": 32, "mlp_width": 5120, "num_heads": 16},
@@ -27,8 +31,27 @@ VIT_SIZES = {
 }
 VIT_NAME = re.compile(rf"ViT-({'|'.join(VIT_SIZES)})/(\d+)")
 VIT_NAMES = (
-    *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-B/32", "ViT-B/16", "ViT-B/8"),
+    *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-b/32", "ViT-B/32", "ViT-B/16", "ViT-B/8"),
     *("ViT-L/32", "ViT-L/16", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
+)
+
+# Section 3.1 of the paper, and arXiv 2106.10270 (R+Ti, R26). The number in the name is the pixels
+# per patch, except for R+ViT-Ti/16: 8×8 patches on a map of stride 4.
+HYBRIDS = {
+    "R+ViT-Ti/16": {**VIT_SIZES["Ti"], "stem_depths": (), "patch_size": 8},
+    "R26+ViT-S/32": {**VIT_SIZES["S"], "stem_depths": (2, 2, 2, 2), "patch_size": 1},
+    "R26+ViT-B/32": {**VIT_SIZES["B"], "stem_depths": (2, 2, 2, 2), "patch_size": 1},
+    "R50+ViT-B/32": {**VIT_SIZES["B"], "stem_depths": (3, 4, 6, 3), "patch_size": 1},
+    "R50+ViT-B/16": {**VIT_SIZES["B"], "stem_depths": (3, 4, 9), "patch_size": 1},
+    "R50+ViT-L/32": {**VIT_SIZES["L"], "stem_depths": (3, 4, 6, 3), "patch_size": 1},
+    "R50+ViT-L/16": {**VIT_SIZES["L"], "stem_depths": (3, 4, 9), "patch_size": 1},
+}
+
+# Units per stage, and the (depth, width factor) of arXiv 1912.11370 and of Table 6 of the paper.
+RESNET_DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
+RESNETS = (
+    *((50, 1), (50, 2), (50, 3), (101, 1), (101, 3)),
+    *((152, 1), (152, 2), (152, 4), (200, 3)),
 )
 
 
@@ -41,17 +64,40 @@ class Architecture:
     defaults: dict[str, Any]
 
 
+def _vit(name: str) -> Architecture:
+    size, patch_size = VIT_NAME.fullmatch(name).groups()
+    defaults = {**VIT_SIZES[size], "patch_size": int(patch_size)}
+    return Architecture(VisionTransformer, ViTOptions, defaults)
+
+
+def _resnet(depth: int, width_factor: int, preactivation: bool) -> Architecture:
+    defaults = {
+        "stage_depths": RESNET_DEPTHS[depth],
+        "width_factor": width_factor,
+        "preactivation": preactivation,
+    }
+    return Architecture(ResNet, ResNetOptions, defaults)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    **{name: _vit(name) for name in VIT_NAMES},
+    **{name: Architecture(Hybrid, HybridOptions, options) for name, options in HYBRIDS.items()},
+    **{f"BiT-R{depth}x{width}": _resnet(depth, width, True) for depth, width in RESNETS},
+    **{f"BiT-v1-R{depth}x{width}": _resnet(depth, width, False) for depth, width in RESNETS},
+}
+
+
 def list_models() -> list[str]:
     """The names that `create_model` takes; ViT sizes take any patch size, "ViT-B/4" too."""
-    return list(VIT_NAMES)
+    return list(ARCHITECTURES)
 
 
 def find_architecture(name: str) -> Architecture:
     """The architecture of that name; raises ConfigError with the nearest name if unknown."""
-    if match := VIT_NAME.fullmatch(name):
-        size, patch_size = match.groups()
-        defaults = {**VIT_SIZES[size], "patch_size": int(patch_size)}
-        return Architecture(VisionTransformer, ViTOptions, defaults)
+    if name in ARCHITECTURES:
+        return ARCHITECTURES[name]
+    if VIT_NAME.fullmatch(name):
+        return _vit(name)
     near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.3)
     raise ConfigError(
         f"model.name={name!r} is unknown; the nearest: {', '.join(near or list_models())}."

@@ -1,4 +1,4 @@
-"""The Vision Transformer of "An Image is Worth 16x16 Words" (arXiv 2010.11929), in one file.
+"""The Vision Transformer of "An Image is Worth 16x16 Words" (arXiv 2010.11929).
 
     tokens = [class token; patches · E] + E_pos                    (equation 1)
     tokens = tokens + MSA(LN(tokens)); tokens + MLP(LN(tokens))    (equations 2 and 3), L times
@@ -9,318 +9,400 @@ stacked: each of their parameters has a leading layer axis, and `jax.lax.scan` r
 """
 
 import dataclasses
-from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from einops import rearrange
 from flax import nnx
 
 from vit_jax.errors import ConfigError
+from vit_jax.models.base import (
+    ATTENTION_WEIGHTS,
+    BLOCK_OUTPUTS,
+    PATCH_EMBEDDINGS,
+    PRE_LOGITS,
+    Constrain,
+    ImageClassifier,
+    ModelOptions,
+    as_pair,
+    mean_pool,
+    require_at_least,
+    require_one_of,
+    require_rates,
+    unconstrained,
+)
+from vit_jax.models.layers import (
+    GELU,
+    MLP,
+    Attention,
+    PatchEmbedding,
+    dropout,
+    layer_norm,
+    lecun_normal,
+    scan_blocks,
+    split,
+    stochastic_depth,
+    xavier_uniform,
+)
+from vit_jax.models.positions import (
+    EVERY_LAYER,
+    EVERY_LAYER_SHARED,
+    LEARNED_1D,
+    LEARNED_2D,
+    PLACEMENTS,
+    POSITIONS,
+    RELATIVE,
+    SINCOS_2D,
+    STEM,
+    TABLES,
+    learned_positions,
+    position_table,
+)
 
-LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
-CLASS_TOKEN_POOLING, AVERAGE_POOLING = "token", "average"
-
-GELU = {
-    "tanh": lambda x: jax.nn.gelu(x, approximate=True),  # the reference
-    "erf": lambda x: jax.nn.gelu(x, approximate=False),  # timm, Hugging Face
-}
-REMAT_POLICIES = {
-    "none": None,  # keep every activation
-    "full": jax.checkpoint_policies.nothing_saveable,  # recompute each block
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keep matrix products
-}
-
-xavier_uniform = nnx.initializers.xavier_uniform()
-lecun_normal = nnx.initializers.lecun_normal()
+CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING = "token", "average", "attention"
+LINEAR, CONSTANT = "linear", "constant"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ViTOptions:
-    """Everything that defines a Vision Transformer; each field is a keyword of `create_model`.
-
-    Sizes are given as one integer or as (height, width); they are kept as pairs.
-    """
+class ViTOptions(ModelOptions):
+    """Everything that defines a Vision Transformer; each field is a keyword of `create_model`."""
 
     width: int  # D, the size of a token
     depth: int  # L, the number of blocks
     mlp_width: int  # the MLP's hidden size
     num_heads: int
     patch_size: int | tuple[int, int]
-    num_classes: int = 1000  # 0: no head, the model returns its representation
-    image_size: int | tuple[int, int] = 224
-    channels: int = 3
-    pooling: str = CLASS_TOKEN_POOLING  # or "average", over the normalised tokens
+
+    positions: str = LEARNED_1D  # or "learned_2d", "sincos_2d", "relative", "none"
+    position_placement: str = STEM  # or "every_layer", "every_layer_shared"
+    position_std: float = 0.02  # spread of the initial position embeddings
+    prefix_positions: bool = True  # learned_1d has rows for the class token and the registers
+
+    class_token: bool | None = None  # None: if the pooling needs one
+    num_registers: int = 0  # learned tokens without a use of their own (arXiv 2309.16588)
+    pooling: str = CLASS_TOKEN_POOLING  # or over the patches: "average", "attention" (MAP)
+    norm_after_pooling: bool = False  # the final norm, timm's fc_norm; else on every token
     representation_size: int = 0  # width of the tanh layer before the head; 0: none
+
     dropout_rate: float = 0.0  # after every dense layer but q, k, v, and after the positions
     attention_dropout_rate: float = 0.0  # on the attention weights; 0 in every published recipe
-    head_bias: float = 0.0  # initial value of the head's bias
-    position_std: float = 0.02  # spread of the initial position embeddings
+    stochastic_depth_rate: float = 0.0  # of dropping a residual branch
+    stochastic_depth_schedule: str = LINEAR  # from 0 to the rate over the depth; or "constant"
+    patch_dropout_rate: float = 0.0  # share of patches left out in training (arXiv 2212.00794)
+    layer_scale: float = 0.0  # initial factors on the branches (arXiv 2103.17239); 0: none
+    query_key_norm: bool = False  # LayerNorm on queries and keys (arXiv 2302.05442)
     gelu: str = "tanh"  # or "erf"
-    dtype: str = "float32"  # of the computation; parameters are always float32
-    remat: str = "none"  # or "full", "dots": what the backward pass recomputes
     scan_unroll: int = 1  # blocks per iteration of the scan
 
     def __post_init__(self) -> None:
-        for field in ("image_size", "patch_size"):
-            object.__setattr__(self, field, as_pair(field, getattr(self, field)))
-        for field in ("width", "depth", "mlp_width", "num_heads", "channels", "scan_unroll"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"model.{field}={getattr(self, field)}: must be at least 1.")
+        super().__post_init__()
+        object.__setattr__(self, "patch_size", as_pair("patch_size", self.patch_size))
+        require_at_least(self, 1, "width", "depth", "mlp_width", "num_heads", "scan_unroll")
+        require_at_least(self, 0, "num_registers", "representation_size")
+        require_rates(
+            self,
+            *("dropout_rate", "attention_dropout_rate"),
+            *("stochastic_depth_rate", "patch_dropout_rate"),
+        )
+        require_one_of(
+            self,
+            positions=POSITIONS,
+            position_placement=PLACEMENTS,
+            pooling=(CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING),
+            stochastic_depth_schedule=(LINEAR, CONSTANT),
+            gelu=GELU,
+        )
+        self._check_sizes()
+        self._check_positions()
+        if self.pooling == CLASS_TOKEN_POOLING and self.class_token is False:
+            raise ConfigError(
+                "model.pooling='token' needs model.class_token: set it, or pool by 'average'."
+            )
+
+    def _check_sizes(self) -> None:
         if self.width % self.num_heads:
             raise ConfigError(
                 f"model.width={self.width} is not divisible by model.num_heads={self.num_heads}."
             )
-        for image, patch, side in zip(
-            self.image_size, self.patch_size, ("height", "width"), strict=True
-        ):
-            if image % patch:
+        for side, name in enumerate(("height", "width")):
+            image, patch = self.image_size[side], self.patch_size[side]
+            if self.stem_size[side] % patch:
+                step = patch * self.stem_stride
+                stem = "" if self.stem_stride == 1 else f" times the stem's {self.stem_stride}"
                 raise ConfigError(
-                    f"model.image_size {image} ({side}) is not divisible by model.patch_size "
-                    f"{patch}: the nearest sizes that are: {image // patch * patch or patch} "
-                    f"and {(image // patch + 1) * patch}."
+                    f"model.image_size {image} ({name}) is not divisible by model.patch_size "
+                    f"{patch}{stem}: the nearest sizes that are: {image // step * step or step} "
+                    f"and {(image // step + 1) * step}."
                 )
-        for field, allowed in {
-            "pooling": (CLASS_TOKEN_POOLING, AVERAGE_POOLING),
-            "gelu": tuple(GELU),
-            "dtype": ("float32", "bfloat16"),
-            "remat": tuple(REMAT_POLICIES),
-        }.items():
-            if getattr(self, field) not in allowed:
+
+    def _check_positions(self) -> None:
+        kind, placement = self.positions, self.position_placement
+        chosen = f"model.positions={kind!r}"
+        divisor = {LEARNED_2D: 2, SINCOS_2D: 4}.get(kind, 1)
+        if self.width % divisor or (kind == SINCOS_2D and self.width < 8):
+            raise ConfigError(
+                f"{chosen}: model.width={self.width} must be a multiple of {divisor}."
+            )
+        if placement != STEM:
+            if kind not in TABLES:
                 raise ConfigError(
-                    f"model.{field}={getattr(self, field)!r}: must be one of {', '.join(allowed)}."
+                    f"{chosen} has no table to add: model.position_placement must be 'stem', "
+                    f"not {placement!r}."
                 )
-        for field in ("dropout_rate", "attention_dropout_rate"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ConfigError(f"model.{field}={getattr(self, field)}: must be in [0, 1).")
+            if kind == SINCOS_2D and placement == EVERY_LAYER:
+                raise ConfigError(
+                    f"{chosen} is one fixed table: model.position_placement must be 'stem' or "
+                    "'every_layer_shared', not 'every_layer'."
+                )
+        if self.patch_dropout_rate and (placement != STEM or kind == RELATIVE):
+            raise ConfigError(
+                f"model.patch_dropout_rate={self.patch_dropout_rate} needs positions that are "
+                f"added at the stem, not {chosen} with model.position_placement={placement!r}."
+            )
+
+    @property
+    def stem_stride(self) -> int:
+        """Pixels per element of the map that is cut into patches; 1: the image itself."""
+        return 1
+
+    @property
+    def stem_channels(self) -> int:
+        """Channels of the map that is cut into patches."""
+        return self.channels
+
+    @property
+    def stem_size(self) -> tuple[int, int]:
+        """Height and width of the map that is cut into patches."""
+        height, width = self.image_size
+        return -(-height // self.stem_stride), -(-width // self.stem_stride)
 
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches."""
-        return (
-            self.image_size[0] // self.patch_size[0],
-            self.image_size[1] // self.patch_size[1],
-        )
+        return self.stem_size[0] // self.patch_size[0], self.stem_size[1] // self.patch_size[1]
+
+    @property
+    def has_class_token(self) -> bool:
+        """Whether a class token precedes the patches."""
+        needed = self.pooling == CLASS_TOKEN_POOLING
+        return needed if self.class_token is None else self.class_token
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens that precede the patches: the class token, then the registers."""
+        return self.has_class_token + self.num_registers
 
     @property
     def num_tokens(self) -> int:
         """Length of the sequence the blocks see."""
-        return self.grid[0] * self.grid[1] + (self.pooling == CLASS_TOKEN_POOLING)
+        return self.num_prefix_tokens + self.grid[0] * self.grid[1]
 
     def macs(self) -> int:
         """Multiply-accumulates of one image's forward pass; dense layers and attention only."""
         patches = self.grid[0] * self.grid[1]
-        embedding = patches * self.patch_size[0] * self.patch_size[1] * self.channels * self.width
-        dense = self.num_tokens * (4 * self.width**2 + 2 * self.width * self.mlp_width)
-        attention = 2 * self.num_tokens**2 * self.width
+        patch_values = self.patch_size[0] * self.patch_size[1] * self.stem_channels
+        embedding = patches * patch_values * self.width
         representation = self.width * self.representation_size
         head = (self.representation_size or self.width) * self.num_classes
-        return embedding + self.depth * (dense + attention) + representation + head
+        return embedding + self.encoder_macs() + self.pooling_macs() + representation + head
 
+    def encoder_macs(self) -> int:
+        """Multiply-accumulates of the blocks."""
+        dense = self.num_tokens * (4 * self.width**2 + 2 * self.width * self.mlp_width)
+        products = 3 if self.positions == RELATIVE else 2
+        return self.depth * (dense + products * self.num_tokens**2 * self.width)
 
-def as_pair(name: str, size: int | tuple[int, int]) -> tuple[int, int]:
-    """`size` as (height, width); raises ConfigError for anything but positive integers."""
-    pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
-        raise ConfigError(f"model.{name}={size!r}: must be a positive integer or a pair of them.")
-    return pair
-
-
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zeroes each element with probability `rate` and rescales; the identity without a key."""
-    if key is None or rate == 0:
-        return x
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(keep, x / (1 - rate), 0)
-
-
-def split(key: jax.Array | None, num: int) -> list[jax.Array | None]:
-    """`num` keys from one; no keys from none."""
-    return [None] * num if key is None else list(jax.random.split(key, num))
-
-
-def layer_norm(options: ViTOptions, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """LayerNorm over the tokens' features, with statistics in float32."""
-    return nnx.LayerNorm(options.width, epsilon=LAYER_NORM_EPSILON, dtype=options.dtype, rngs=rngs)
-
-
-class PatchEmbedding(nnx.Module):
-    """A linear map of each flattened patch: a convolution whose stride is its kernel."""
-
-    def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
-        shape = (*options.patch_size, options.channels, options.width)
-        self.kernel = nnx.Param(lecun_normal(rngs.params(), shape))
-        self.bias = nnx.Param(jnp.zeros(options.width))
-        self.dtype = options.dtype
-
-    def __call__(self, images: jax.Array) -> jax.Array:
-        """Images [B, H, W, C] -> patches [B, rows · columns, D], row by row."""
-        kernel = self.kernel[...].astype(self.dtype)
-        height, width = kernel.shape[:2]
-        patches = rearrange(
-            images.astype(self.dtype), "b (h p) (w q) c -> b (h w) (p q c)", p=height, q=width
-        )
-        return patches @ rearrange(kernel, "p q c d -> (p q c) d") + self.bias[...].astype(
-            self.dtype
-        )
-
-
-class Attention(nnx.Module):
-    """Multi-head self-attention (equations 5 to 8); softmax in float32."""
-
-    def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
-        width, heads, dtype = options.width, options.num_heads, options.dtype
-        kwargs = {"kernel_init": xavier_uniform, "dtype": dtype, "rngs": rngs}
-        self.query = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
-        self.key = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
-        self.value = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
-        self.out = nnx.LinearGeneral((heads, width // heads), width, axis=(-2, -1), **kwargs)
-        self.dropout_rate = options.attention_dropout_rate
-
-    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        """Tokens [B, S, D] -> [B, S, D]."""
-        query, key_, value = self.query(x), self.key(x), self.value(x)
-        query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
-        logits = jnp.einsum("bqhd,bkhd->bhqk", query, key_, preferred_element_type=jnp.float32)
-        weights = dropout(jax.nn.softmax(logits), self.dropout_rate, key).astype(value.dtype)
-        return self.out(jnp.einsum("bhqk,bkhd->bqhd", weights, value))
-
-
-class MLP(nnx.Module):
-    """Dense, GELU, Dense, with dropout after both."""
-
-    def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
-        kwargs = {
-            "kernel_init": xavier_uniform,
-            "bias_init": nnx.initializers.normal(1e-6),
-            "dtype": options.dtype,
-            "rngs": rngs,
-        }
-        self.dense1 = nnx.Linear(options.width, options.mlp_width, **kwargs)
-        self.dense2 = nnx.Linear(options.mlp_width, options.width, **kwargs)
-        self.gelu, self.dropout_rate = options.gelu, options.dropout_rate
-
-    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        """Tokens [B, S, D] -> [B, S, D]."""
-        key1, key2 = split(key, 2)
-        x = dropout(GELU[self.gelu](self.dense1(x)), self.dropout_rate, key1)
-        return dropout(self.dense2(x), self.dropout_rate, key2)
+    def pooling_macs(self) -> int:
+        """Multiply-accumulates of attention pooling; the other kinds have none."""
+        if self.pooling != ATTENTION_POOLING:
+            return 0
+        patches = self.grid[0] * self.grid[1]
+        attention = 2 * (patches + 1) * self.width**2 + 2 * patches * self.width
+        return attention + 2 * self.width * self.mlp_width
 
 
 class Block(nnx.Module):
     """One encoder block (equations 2 and 3): attention and MLP, each normalised and residual."""
 
     def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
-        self.norm1 = layer_norm(options, rngs)
-        self.attention = Attention(options, rngs)
-        self.norm2 = layer_norm(options, rngs)
+        self.options = options
+        relative = options.positions == RELATIVE
+        self.norm1 = layer_norm(options.width, options, rngs)
+        self.attention = Attention(
+            options, rngs, options.query_key_norm, options.num_tokens if relative else 0
+        )
+        self.norm2 = layer_norm(options.width, options, rngs)
         self.mlp = MLP(options, rngs)
-        self.dropout_rate = options.dropout_rate
+        if options.layer_scale:
+            self.layer_scale1 = nnx.Param(jnp.full(options.width, options.layer_scale))
+            self.layer_scale2 = nnx.Param(jnp.full(options.width, options.layer_scale))
+        if options.position_placement == EVERY_LAYER:
+            self.position_embedding = learned_positions(options, rngs)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        """Tokens [B, S, D] -> [B, S, D]."""
-        attention_key, dropout_key, mlp_key = split(key, 3)
-        y = self.attention(self.norm1(x), attention_key)
-        x = x + dropout(y, self.dropout_rate, dropout_key)
-        return x + self.mlp(self.norm2(x), mlp_key)
+    def __call__(
+        self, x: jax.Array, key: jax.Array | None, drop_rate: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Tokens [B, S, D] -> [B, S, D], and the attention weights [B, H, S, S] float32."""
+        attention_key, dropout_key, mlp_key, depth_key1, depth_key2 = split(key, 5)
+        if self.options.position_placement == EVERY_LAYER:
+            table = position_table(self.position_embedding, self.options)
+            x = x + table.astype(x.dtype)
+        y, weights = self.attention(self.norm1(x), attention_key)
+        y = dropout(y, self.options.dropout_rate, dropout_key)
+        y = y * self.layer_scale1[...].astype(y.dtype) if self.options.layer_scale else y
+        x = x + stochastic_depth(y, drop_rate, depth_key1)
+        y = self.mlp(self.norm2(x), mlp_key)
+        y = y * self.layer_scale2[...].astype(y.dtype) if self.options.layer_scale else y
+        return x + stochastic_depth(y, drop_rate, depth_key2), weights
 
 
-class VisionTransformer(nnx.Module):
-    """Images [B, H, W, C] (normalised, float32) -> logits [B, K] float32."""
+class AttentionPooling(nnx.Module):
+    """Multi-head attention pooling (MAP, arXiv 2106.04560): a learned probe attends to the tokens.
+
+    No residual around the attention, one around the MLP, and no dropout.
+    """
 
     def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
-        self.options = options
-        self.embedding = PatchEmbedding(options, rngs)
-        if options.pooling == CLASS_TOKEN_POOLING:
-            self.class_token = nnx.Param(jnp.zeros((1, 1, options.width)))
-        self.position_embedding = nnx.Param(
-            options.position_std
-            * jax.random.normal(rngs.params(), (1, options.num_tokens, options.width))
+        self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, options.width)))
+        self.attention = Attention(options, rngs)
+        self.norm = layer_norm(options.width, options, rngs)
+        self.mlp = MLP(options, rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, D]."""
+        probe = jnp.broadcast_to(
+            self.probe[...].astype(tokens.dtype), (len(tokens), 1, tokens.shape[-1])
         )
-        make_blocks = nnx.vmap(lambda rngs: Block(options, rngs), axis_size=options.depth)
+        x, _ = self.attention(probe, memory=tokens)
+        return (x + self.mlp(self.norm(x)))[:, 0]
+
+
+class VisionTransformer(ImageClassifier):
+    """Images [B, H, W, C] (normalised, float32) -> logits [B, K] float32."""
+
+    INTERMEDIATES: ClassVar = (PATCH_EMBEDDINGS, BLOCK_OUTPUTS, ATTENTION_WEIGHTS, PRE_LOGITS)
+    BLOCK: ClassVar[type[nnx.Module]] = Block
+
+    def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
+        super().__init__(options, options.representation_size or options.width, rngs)
+        self.embedding = PatchEmbedding(options, options.stem_channels, rngs)
+        if options.has_class_token:
+            self.class_token = nnx.Param(jnp.zeros((1, 1, options.width)))
+        if options.num_registers:  # Not all zero, or they would stay equal to one another.
+            shape = (1, options.num_registers, options.width)
+            self.registers = nnx.Param(1e-6 * jax.random.normal(rngs.params(), shape))
+        if options.position_placement != EVERY_LAYER:
+            learned = learned_positions(options, rngs)
+            if learned is not None:
+                self.position_embedding = learned
+        make_blocks = nnx.vmap(lambda rngs: self.BLOCK(options, rngs), axis_size=options.depth)
         self.blocks = make_blocks(rngs.split(options.depth))
-        self.norm = layer_norm(options, rngs)
+        self.norm = layer_norm(options.width, options, rngs)
+        if options.pooling == ATTENTION_POOLING:
+            self.attention_pooling = AttentionPooling(options, rngs)
         if options.representation_size:
             self.pre_logits = nnx.Linear(
                 options.width, options.representation_size, kernel_init=lecun_normal, rngs=rngs
             )
-        if options.num_classes:
-            self.head = nnx.Linear(
-                options.representation_size or options.width,
-                options.num_classes,
-                kernel_init=nnx.initializers.zeros,
-                bias_init=nnx.initializers.constant(options.head_bias),
-                rngs=rngs,
-            )
 
-    def __call__(
+    def features(
         self,
         images: jax.Array,
-        *,
-        key: jax.Array | None = None,
-        constrain: Callable[[jax.Array], jax.Array] = lambda x: x,
-    ) -> jax.Array:
-        """Classifies images.
-
-        Args:
-          images: [B, H, W, C] float32, normalised as the weights expect (default [-1, 1]), of
-            the size in `options.image_size`.
-          key: a random key turns on training mode (dropout); without one the model is
-            deterministic.
-          constrain: applied to the tokens [B, S, D] after the embedding and each block; where the
-            trainer pins their sharding.
-
-        Returns:
-          Logits [B, num_classes] float32, or with `num_classes=0` the representation.
-        """
+        key: jax.Array | None,
+        constrain: Constrain,
+        capture: tuple[str, ...],
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """See `ImageClassifier.features`."""
         embed_key, encode_key = split(key, 2)
-        tokens = constrain(self.embed(images, embed_key))
-        tokens = self.encode(tokens, encode_key, constrain)
-        representation = self.pool(tokens)
-        return self.head(representation) if self.options.num_classes else representation
+        patches = self.embed_patches(images)
+        tokens = constrain(self.embed_sequence(patches, embed_key))
+        tokens, captured = self.encode(tokens, encode_key, constrain, capture)
+        return self.pool(tokens), {PATCH_EMBEDDINGS: patches, **captured}
 
-    def embed(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Images [B, H, W, C] -> tokens [B, S, D] with their positions (equation 1)."""
-        if images.shape[1:] != (*self.options.image_size, self.options.channels):
-            raise ConfigError(
-                f"images of shape {images.shape[1:]} given to a model for "
-                f"{(*self.options.image_size, self.options.channels)} (height, width, channels)."
-            )
-        tokens = self.embedding(images)
-        if self.options.pooling == CLASS_TOKEN_POOLING:
-            class_token = self.class_token[...].astype(tokens.dtype)
-            class_token = jnp.broadcast_to(class_token, (len(tokens), 1, tokens.shape[-1]))
-            tokens = jnp.concatenate([class_token, tokens], axis=1)
-        tokens = tokens + self.position_embedding[...].astype(tokens.dtype)
-        return dropout(tokens, self.options.dropout_rate, key)
+    def embed_patches(self, images: jax.Array) -> jax.Array:
+        """Images [B, H, W, C] -> patches [B, N, D], row by row."""
+        return self.embedding(images)
+
+    def embed_sequence(self, patches: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """Patches [B, N, D] -> the tokens [B, S, D] of the first block (equation 1)."""
+        options = self.options
+        dropout_key, patch_key = split(key, 2)
+        prefix = [self.class_token[...]] if options.has_class_token else []
+        prefix += [self.registers[...]] if options.num_registers else []
+        prefix = [
+            jnp.broadcast_to(tokens.astype(patches.dtype), (len(patches), *tokens.shape[1:]))
+            for tokens in prefix
+        ]
+        tokens = jnp.concatenate([*prefix, patches], axis=1)
+        if options.position_placement == STEM and options.positions in TABLES:
+            tokens = tokens + self.position_table().astype(tokens.dtype)
+        tokens = dropout(tokens, options.dropout_rate, dropout_key)
+        return drop_patches(
+            tokens, options.num_prefix_tokens, options.patch_dropout_rate, patch_key
+        )
+
+    def position_table(self) -> jax.Array:
+        """The model's own table [1, S, D] float32; each layer has its own with `every_layer`."""
+        learned = getattr(self, "position_embedding", None)
+        return position_table(learned, self.options)
 
     def encode(
         self,
         tokens: jax.Array,
         key: jax.Array | None = None,
-        constrain: Callable[[jax.Array], jax.Array] = lambda x: x,
-    ) -> jax.Array:
-        """Tokens [B, S, D] through all blocks and the final norm (equations 2 to 4)."""
-        graphdef, parameters = nnx.split(self.blocks)
+        constrain: Constrain = unconstrained,
+        capture: tuple[str, ...] = (),
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Tokens [B, S, D] through all blocks (equations 2 and 3), and the captured values."""
+        options = self.options
+        keys = None if key is None else jax.random.split(key, options.depth)
+        shared = None
+        if options.position_placement == EVERY_LAYER_SHARED:
+            shared = self.position_table().astype(tokens.dtype)
 
-        def run_block(tokens: jax.Array, layer: tuple) -> tuple[jax.Array, None]:
-            layer_parameters, layer_key = layer
-            block = nnx.merge(graphdef, layer_parameters)
-            return constrain(block(tokens, layer_key)), None
+        def apply(block: nnx.Module, tokens: jax.Array, layer: tuple) -> tuple[jax.Array, dict]:
+            tokens = tokens if shared is None else tokens + shared
+            tokens, weights = block(tokens, *layer)
+            tokens = constrain(tokens)
+            outputs = {BLOCK_OUTPUTS: tokens, ATTENTION_WEIGHTS: weights}
+            return tokens, {name: outputs[name] for name in outputs if name in capture}
 
-        if self.options.remat != "none":
-            run_block = jax.checkpoint(
-                run_block, policy=REMAT_POLICIES[self.options.remat], prevent_cse=False
-            )
-        keys = None if key is None else jax.random.split(key, self.options.depth)
-        unroll = min(self.options.scan_unroll, self.options.depth)
-        tokens, _ = jax.lax.scan(run_block, tokens, (parameters, keys), unroll=unroll)
-        return self.norm(tokens)
+        return scan_blocks(self.blocks, tokens, (keys, drop_rates(options)), apply, options)
 
     def pool(self, tokens: jax.Array) -> jax.Array:
-        """Encoded tokens [B, S, D] -> representation [B, R] float32, the input of the head."""
-        if self.options.pooling == CLASS_TOKEN_POOLING:
-            pooled = tokens[:, 0].astype(jnp.float32)
+        """Tokens [B, S, D] of the last block -> representation [B, R] float32 (equation 4)."""
+        options = self.options
+        tokens = tokens if options.norm_after_pooling else self.norm(tokens)
+        if options.pooling == CLASS_TOKEN_POOLING:
+            pooled = tokens[:, 0]
+        elif options.pooling == AVERAGE_POOLING:
+            pooled = mean_pool(tokens[:, options.num_prefix_tokens :])
         else:
-            pooled = tokens.astype(jnp.float32).mean(axis=1)
-        return jnp.tanh(self.pre_logits(pooled)) if self.options.representation_size else pooled
+            pooled = self.attention_pooling(tokens[:, options.num_prefix_tokens :])
+        pooled = self.norm(pooled) if options.norm_after_pooling else pooled
+        pooled = pooled.astype(jnp.float32)
+        return jnp.tanh(self.pre_logits(pooled)) if options.representation_size else pooled
+
+
+def drop_rates(options: ViTOptions) -> jax.Array | None:
+    """Each block's rate of stochastic depth, [L] float32; None without it."""
+    if options.stochastic_depth_rate == 0:
+        return None
+    first = 0 if options.stochastic_depth_schedule == LINEAR else options.stochastic_depth_rate
+    return jnp.linspace(first, options.stochastic_depth_rate, options.depth)
+
+
+def drop_patches(
+    tokens: jax.Array, num_prefix: int, rate: float, key: jax.Array | None
+) -> jax.Array:
+    """Leaves out a random share of each image's patches; the identity without a key.
+
+    Tokens [B, P + N, D] -> [B, P + max(1, ⌊(1 - rate) · N⌋), D]; prefix and order are kept.
+    """
+    if key is None or rate == 0:
+        return tokens
+    prefix, patches = tokens[:, :num_prefix], tokens[:, num_prefix:]
+    kept = max(1, int(patches.shape[1] * (1 - rate)))
+    order = jax.random.uniform(key, patches.shape[:2]).argsort(axis=1)[:, :kept]
+    patches = jnp.take_along_axis(patches, jnp.sort(order, axis=1)[..., None], axis=1)
+    return jnp.concatenate([prefix, patches], axis=1)

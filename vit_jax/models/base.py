@@ -1,0 +1,193 @@
+"""What every family shares: the options the trainer knows, the call, the head, the intermediates."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from vit_jax.errors import ConfigError
+from vit_jax.models.layers import REMAT_POLICIES
+
+PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
+ATTENTION_WEIGHTS, PRE_LOGITS = "attention_weights", "pre_logits"
+
+Constrain = Callable[[jax.Array], jax.Array]
+
+
+def unconstrained(x: jax.Array) -> jax.Array:
+    """The identity: leaves the sharding of activations to the compiler."""
+    return x
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The options of every model; a family adds its own. Each field is a keyword of `create_model`.
+
+    Sizes are given as one integer or as (height, width); they are kept as pairs.
+    """
+
+    num_classes: int = 1000  # 0: no head, the model returns its representation
+    image_size: int | tuple[int, int] = 224
+    channels: int = 3
+    head_bias: float = 0.0  # initial value of the head's bias
+    dtype: str = "float32"  # of the computation; parameters are always float32
+    remat: str = "none"  # or "full", "dots": what the backward pass recomputes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", as_pair("image_size", self.image_size))
+        require_at_least(self, 0, "num_classes")
+        require_at_least(self, 1, "channels")
+        require_one_of(self, dtype=("float32", "bfloat16"), remat=REMAT_POLICIES)
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Length of the sequence the blocks see; None for a model without tokens."""
+        return None
+
+    def macs(self) -> int:
+        """Multiply-accumulates of one image's forward pass; convolutions, dense layers, attention."""
+        raise NotImplementedError
+
+
+class ImageClassifier(nnx.Module):
+    """Images [B, H, W, C] (normalised, float32) -> logits [B, K] float32.
+
+    A family implements `features`; it holds no random state.
+    """
+
+    INTERMEDIATES: ClassVar[tuple[str, ...]] = (PATCH_EMBEDDINGS, BLOCK_OUTPUTS, PRE_LOGITS)
+
+    def __init__(self, options: ModelOptions, representation_size: int, rngs: nnx.Rngs):
+        self.options = options
+        if options.num_classes:
+            self.head = nnx.Linear(
+                representation_size,
+                options.num_classes,
+                kernel_init=nnx.initializers.zeros,
+                bias_init=nnx.initializers.constant(options.head_bias),
+                rngs=rngs,
+            )
+
+    def features(
+        self,
+        images: jax.Array,
+        key: jax.Array | None,
+        constrain: Constrain,
+        capture: tuple[str, ...],
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """Everything before the head.
+
+        Args:
+          images, key, constrain: as for the call.
+          capture: names of intermediates; what is not among them need not be computed.
+
+        Returns:
+          The representation [B, R] float32, and the intermediates before it by name.
+        """
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        images: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        constrain: Constrain = unconstrained,
+    ) -> jax.Array:
+        """Classifies images.
+
+        Args:
+          images: [B, H, W, C] float32, normalised as the weights expect (default [-1, 1]), of
+            the size in `options.image_size`.
+          key: a random key turns on training mode (dropout, stochastic depth); without one the
+            model is deterministic.
+          constrain: applied to the activations [B, ..., D] after the embedding and each block;
+            where the trainer pins their sharding.
+
+        Returns:
+          Logits [B, num_classes] float32, or with `num_classes=0` the representation.
+        """
+        self.check_images(images)
+        representation, _ = self.features(images, key, constrain, ())
+        return self.head(representation) if self.options.num_classes else representation
+
+    def intermediates(self, images: jax.Array, *names: str) -> dict[str, Any]:
+        """What the model computes on the way to its logits, in evaluation mode.
+
+        Args:
+          images: as for the call.
+          *names: any of
+            "patch_embeddings": the input of the first block before positions and class token,
+              [B, N, D]; of a ResNet the root's feature map, [B, H, W, D].
+            "block_outputs": a sequence with one entry a block, [B, S, D] each; of a ResNet one
+              entry a unit, [B, H, W, D].
+            "attention_weights": a sequence with one entry a block, [B, heads, S, S] float32 after
+              the softmax; axial models: see their docstrings. Computed only when asked for.
+            "pre_logits": the input of the head, [B, R] float32.
+
+        Returns:
+          The values by name.
+
+        Raises:
+          ConfigError: a name this model does not have.
+        """
+        self.check_images(images)
+        for name in names:
+            if name not in self.INTERMEDIATES:
+                raise ConfigError(
+                    f"intermediate {name!r}: {type(self).__name__} has none of that name; "
+                    f"it has {', '.join(self.INTERMEDIATES)}."
+                )
+        representation, captured = self.features(images, None, unconstrained, names)
+        captured = {**captured, PRE_LOGITS: representation}
+        return {name: captured[name] for name in names}
+
+    def check_images(self, images: jax.Array) -> None:
+        """Raises ConfigError for images of another size than the model's."""
+        expected = (*self.options.image_size, self.options.channels)
+        if images.shape[1:] != expected:
+            raise ConfigError(
+                f"images of shape {images.shape[1:]} given to a model for {expected} "
+                "(height, width, channels): set model.image_size and model.channels to the data's."
+            )
+
+
+def as_pair(name: str, size: int | tuple[int, int]) -> tuple[int, int]:
+    """`size` as (height, width); raises ConfigError for anything but positive integers."""
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
+        raise ConfigError(f"model.{name}={size!r}: must be a positive integer or a pair of them.")
+    return pair
+
+
+def require_at_least(options: ModelOptions, minimum: int, *fields: str) -> None:
+    """Raises ConfigError unless each field is an integer of at least `minimum`."""
+    for field in fields:
+        value = getattr(options, field)
+        if not isinstance(value, int) or value < minimum:
+            raise ConfigError(
+                f"model.{field}={value!r}: must be an integer and at least {minimum}."
+            )
+
+
+def require_one_of(options: ModelOptions, **allowed: Any) -> None:
+    """Raises ConfigError unless each field's value is among those allowed."""
+    for field, values in allowed.items():
+        if getattr(options, field) not in values:
+            raise ConfigError(
+                f"model.{field}={getattr(options, field)!r}: must be one of {', '.join(values)}."
+            )
+
+
+def require_rates(options: ModelOptions, *fields: str) -> None:
+    """Raises ConfigError unless each field is in [0, 1)."""
+    for field in fields:
+        if not 0 <= getattr(options, field) < 1:
+            raise ConfigError(f"model.{field}={getattr(options, field)}: must be in [0, 1).")
+
+
+def mean_pool(x: jax.Array) -> jax.Array:
+    """[B, ..., D] -> [B, D], averaged in float32 over all that lies between."""
+    return x.astype(jnp.float32).mean(axis=tuple(range(1, x.ndim - 1)))

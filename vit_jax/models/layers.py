@@ -1,0 +1,202 @@
+"""The layers that several families share, and the scan over stacked blocks.
+
+Parameters are float32 and computed with in the options' `dtype`; statistics of norms and softmax
+are float32. `options` is any options class with the fields a layer reads.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from einops import rearrange
+from flax import nnx
+
+from vit_jax.models.positions import relative_logits
+
+LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
+
+GELU = {
+    "tanh": lambda x: jax.nn.gelu(x, approximate=True),  # the reference
+    "erf": lambda x: jax.nn.gelu(x, approximate=False),  # timm, Hugging Face
+}
+
+xavier_uniform = nnx.initializers.xavier_uniform()
+lecun_normal = nnx.initializers.lecun_normal()
+
+
+def save_products(primitive: Any, *args: Any, **params: Any) -> bool:
+    """A remat policy that keeps matrix products with weights, and convolutions."""
+    dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *args, **params)
+    return dots or primitive is jax.lax.conv_general_dilated_p
+
+
+REMAT_POLICIES = {
+    "none": None,  # keep every activation
+    "full": jax.checkpoint_policies.nothing_saveable,  # recompute each block
+    "dots": save_products,  # recompute all but matrix products and convolutions
+}
+
+
+def split(key: jax.Array | None, num: int) -> list[jax.Array | None]:
+    """`num` keys from one; no keys from none."""
+    return [None] * num if key is None else list(jax.random.split(key, num))
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Zeroes each element with probability `rate` and rescales; the identity without a key."""
+    if key is None or rate == 0:
+        return x
+    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(keep, x / (1 - rate), 0)
+
+
+def stochastic_depth(x: jax.Array, rate: jax.Array | None, key: jax.Array | None) -> jax.Array:
+    """Zeroes a residual branch per image with probability `rate` and rescales (arXiv 1603.09382).
+
+    The identity without a key or a rate; `rate` may be traced.
+    """
+    if key is None or rate is None:
+        return x
+    keep = jax.random.bernoulli(key, 1 - rate, (len(x),) + (1,) * (x.ndim - 1))
+    return jnp.where(keep, x / (1 - rate).astype(x.dtype), 0)
+
+
+def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """LayerNorm over the last axis, with statistics in float32."""
+    return nnx.LayerNorm(features, epsilon=LAYER_NORM_EPSILON, dtype=options.dtype, rngs=rngs)
+
+
+class PatchEmbedding(nnx.Module):
+    """A linear map of each flattened patch: a convolution whose stride is its kernel."""
+
+    def __init__(self, options: Any, channels: int, rngs: nnx.Rngs):
+        shape = (*options.patch_size, channels, options.width)
+        self.kernel = nnx.Param(lecun_normal(rngs.params(), shape))
+        self.bias = nnx.Param(jnp.zeros(options.width))
+        self.dtype = options.dtype
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Images or feature maps [B, H, W, C] -> patches [B, rows · columns, D], row by row."""
+        kernel, bias = self.kernel[...].astype(self.dtype), self.bias[...].astype(self.dtype)
+        height, width = kernel.shape[:2]
+        patches = rearrange(
+            images.astype(self.dtype), "b (h p) (w q) c -> b (h w) (p q c)", p=height, q=width
+        )
+        return patches @ rearrange(kernel, "p q c d -> (p q c) d") + bias
+
+
+class Attention(nnx.Module):
+    """Multi-head attention (equations 5 to 8 of the paper).
+
+    Args:
+      options: width, num_heads, attention_dropout_rate, position_std, dtype.
+      rngs: for the initial parameters.
+      query_key_norm: LayerNorm on the queries and keys of each head.
+      relative_length: length of the sequence whose relative positions bias the logits; 0: none.
+    """
+
+    def __init__(
+        self,
+        options: Any,
+        rngs: nnx.Rngs,
+        query_key_norm: bool = False,
+        relative_length: int = 0,
+    ):
+        width, heads, dtype = options.width, options.num_heads, options.dtype
+        kwargs = {"kernel_init": xavier_uniform, "dtype": dtype, "rngs": rngs}
+        self.query = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
+        self.key = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
+        self.value = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
+        self.out = nnx.LinearGeneral((heads, width // heads), width, axis=(-2, -1), **kwargs)
+        if query_key_norm:
+            self.query_norm = layer_norm(width // heads, options, rngs)
+            self.key_norm = layer_norm(width // heads, options, rngs)
+        if relative_length:
+            shape = (2 * relative_length - 1, width // heads)
+            self.relative_positions = nnx.Param(
+                options.position_std * jax.random.normal(rngs.params(), shape)
+            )
+        self.query_key_norm, self.relative = query_key_norm, relative_length > 0
+        self.dropout_rate = options.attention_dropout_rate
+
+    def __call__(
+        self, x: jax.Array, key: jax.Array | None = None, memory: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Attends from x [B, Q, D] to memory [B, K, D] (x itself if none).
+
+        Returns:
+          The values [B, Q, D], and the weights [B, H, Q, K] float32 after the softmax.
+        """
+        memory = x if memory is None else memory
+        query, key_, value = self.query(x), self.key(memory), self.value(memory)
+        if self.query_key_norm:
+            query, key_ = self.query_norm(query), self.key_norm(key_)
+        query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
+        logits = jnp.einsum("bqhd,bkhd->bhqk", query, key_, preferred_element_type=jnp.float32)
+        if self.relative:
+            logits = logits + relative_logits(query, self.relative_positions[...])
+        weights = jax.nn.softmax(logits)
+        dropped = dropout(weights, self.dropout_rate, key).astype(value.dtype)
+        return self.out(jnp.einsum("bhqk,bkhd->bqhd", dropped, value)), weights
+
+
+class MLP(nnx.Module):
+    """Dense, GELU, Dense, with dropout after both."""
+
+    def __init__(self, options: Any, rngs: nnx.Rngs):
+        kwargs = {
+            "kernel_init": xavier_uniform,
+            "bias_init": nnx.initializers.normal(1e-6),
+            "dtype": options.dtype,
+            "rngs": rngs,
+        }
+        self.dense1 = nnx.Linear(options.width, options.mlp_width, **kwargs)
+        self.dense2 = nnx.Linear(options.mlp_width, options.width, **kwargs)
+        self.gelu, self.dropout_rate = options.gelu, options.dropout_rate
+
+    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """[..., D] -> [..., D]."""
+        key1, key2 = split(key, 2)
+        x = dropout(GELU[self.gelu](self.dense1(x)), self.dropout_rate, key1)
+        return dropout(self.dense2(x), self.dropout_rate, key2)
+
+
+def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:
+    """`function` as it is for remat "none", else recomputed in the backward pass by its policy."""
+    if remat == "none":
+        return function
+    return jax.checkpoint(function, policy=REMAT_POLICIES[remat], **kwargs)
+
+
+def call_block(block: nnx.Module, x: jax.Array, remat: str) -> Any:
+    """`block(x)`, recomputed in the backward pass as `remat` says."""
+    graphdef, parameters = nnx.split(block)
+    call = rematerialize(lambda parameters, x: nnx.merge(graphdef, parameters)(x), remat)
+    return call(parameters, x)
+
+
+def scan_blocks(
+    blocks: nnx.Module, x: jax.Array, per_layer: Any, apply: Callable, options: Any
+) -> tuple[jax.Array, Any]:
+    """x through stacked blocks, one after the other.
+
+    Args:
+      blocks: a module whose parameters all have a leading layer axis.
+      x: [B, ..., D].
+      per_layer: a tree of arrays with a leading layer axis, such as keys.
+      apply: (block, x, layer's entry of per_layer) -> (x, outputs).
+      options: remat, scan_unroll.
+
+    Returns:
+      The last block's x, and the outputs with a leading layer axis.
+    """
+    graphdef, parameters = nnx.split(blocks)
+
+    def step(x: jax.Array, layer: tuple) -> tuple[jax.Array, Any]:
+        layer_parameters, layer_inputs = layer
+        return apply(nnx.merge(graphdef, layer_parameters), x, layer_inputs)
+
+    step = rematerialize(step, options.remat, prevent_cse=False)  # The scan prevents it already.
+    unroll = min(options.scan_unroll, options.depth)
+    return jax.lax.scan(step, x, (parameters, per_layer), unroll=unroll)
