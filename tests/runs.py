@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
+XLA_FLAGS = "--xla_backend_optimization_level=0"  # Compiles in a third of the time.
 ROOT = pathlib.Path(__file__).parent.parent
 
 
@@ -21,7 +22,7 @@ def start_command(*arguments: str, **environment: str) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "vit_jax.main", *arguments],
         cwd=ROOT,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", **environment},
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": XLA_FLAGS, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -112,7 +112,7 @@ def test_every_mesh_trains_as_one_device_does(single_device, axes):
     mesh_losses, mesh_indices, mesh_state = Setup(config, mesh_of(**axes)).run()
     np.testing.assert_array_equal(mesh_indices, indices)
     np.testing.assert_allclose(mesh_losses, losses, atol=1e-5)
-    assert np.abs(np.diff(losses)).min() > 1e-4  # They do train.
+    assert np.abs(np.diff(losses[1:])).min() > 1e-3  # Each update but the first has a rate.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), mesh_state, state)
 
 
@@ -130,21 +130,21 @@ def test_fsdp_leaves_an_eighth_of_each_large_array_on_a_device(single_device):
     assert num_split == 2 * 3  # Both MLP kernels, and Adam's two moments of each.
 
 
-def test_accumulated_micro_batches_equal_one_batch():
-    for name, tolerance in (("sgd", 1e-6), ("adamw", 1e-5)):
-        config = tiny.get_config()
-        config.batch_size = 64
-        config.total_steps = 5
-        config.optimizer.name = name
-        losses, _, state = Setup(config, mesh_of(1)).run()
-        config.optimizer.accumulation_steps = 4
-        micro_losses, _, micro_state = Setup(config, mesh_of(1)).run()
-        np.testing.assert_allclose(micro_losses, losses, atol=1e-6)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance),
-            micro_state.params,
-            state.params,
-        )
+@pytest.mark.parametrize(("name", "tolerance"), [("sgd", 1e-6), ("adamw", 1e-5)])
+def test_accumulated_micro_batches_equal_one_batch(name, tolerance):
+    config = tiny.get_config()
+    config.batch_size = 64
+    config.total_steps = 5
+    config.optimizer.name = name
+    losses, _, state = Setup(config, mesh_of(1)).run()
+    config.optimizer.accumulation_steps = 4
+    micro_losses, _, micro_state = Setup(config, mesh_of(1)).run()
+    np.testing.assert_allclose(micro_losses, losses, atol=1e-6)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance),
+        micro_state.params,
+        state.params,
+    )
 
 
 def test_accumulation_on_eight_devices_equals_one_device():

@@ -146,19 +146,16 @@ class Checkpoints:
         items = {item: ocp.args.StandardRestore(like) for item, like in wanted.items()}
         return dict(self._manager.restore(step, args=ocp.args.Composite(**items)).items())
 
-    def restore_params(self, step: int, *, ema: bool = False) -> dict:
-        """Only the (averaged) parameters of `step`, on this process's first device."""
-        item = "ema" if ema else "params"
+    def restore_item(self, step: int, item: str) -> dict:
+        """One of `ARRAY_ITEMS` of `step` as it was saved, on this process's first device."""
         metadata = self._manager.item_metadata(step)[item]
         if metadata is None:
-            raise CheckpointError(
-                f"{self._manager.directory}/{step} has no averaged parameters: "
-                "the run had config.ema_decay=0."
-            )
+            reason = " (config.ema_decay was 0)" if item == "ema" else ""
+            raise CheckpointError(f"{self._manager.directory}/{step} has no {item}{reason}.")
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         like = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-            dict(metadata.tree if hasattr(metadata, "tree") else metadata),
+            metadata.tree,
         )
         return self._restore_items(step, {item: like})[item]
 
@@ -190,7 +187,8 @@ def restore_params(
         raise CheckpointError(f"{workdir} has no folder checkpoints: it is not a run's workdir.")
     checkpoints = Checkpoints(workdir, read_only=True)
     try:
-        return checkpoints.restore_params(checkpoints.step_of(checkpoint), ema=ema)
+        step = checkpoints.step_of(checkpoint)
+        return checkpoints.restore_item(step, "ema" if ema else "params")
     finally:
         checkpoints.close()
 

@@ -291,7 +291,7 @@ def make_train_step(
         ema = state.ema and update_ema(state.ema, params, config.ema_decay, state.step)
         metrics = {
             "loss": value,
-            "grad_norm": optax.global_norm(gradients),
+            "grad_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
         }
         return TrainState(state.step + 1, params, opt_state, ema), metrics
