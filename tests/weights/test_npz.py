@@ -1,70 +1,45 @@
 """Published .npz files, against outputs and gradients of the code that published them."""
 
-import pathlib
-import re
+import json
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import optax
 import pytest
 from flax import nnx
 from flax.traverse_util import flatten_dict
+from published import (
+    assert_same_tensors,
+    golden,
+    logits,
+    new_numbering,
+    old_numbering,
+    parameters,
+    stacked,
+    write_npz,
+)
 
 import vit_jax
-from vit_jax.models import registry
+from vit_jax.errors import WeightsError
 from vit_jax.weights import npz
 from vit_jax.weights.mapping import read_table, write_table
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 VITS = ("vit_token", "vit_token_representation", "vit_gap")
-OLD_TO_NEW = {
-    "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
-    "LayerNorm_2": "LayerNorm_1",
-    "MlpBlock_3": "MlpBlock_0",
+HYBRIDS = ("hybrid_stem", "hybrid_r_1_2")
+BIG_VISION = ("bv_vit_map", "bv_vit_sincos_gap_rep")
+BITS = {  # what the names do not say
+    "bit_v1_postact": {},
+    "bit_v2_preact": {"pool_padding": "infinity"},
+    "bit_v2_preact_zeropad": {},
 }
-
-
-@pytest.fixture(autouse=True)
-def _full_precision():
-    with jax.default_matmul_precision("highest"):
-        yield
-
-
-def golden(name):
-    """A golden file's entries: arrays by key, and those under params/ and grads/ as dicts."""
-    with np.load(GOLDEN / f"{name}.npz") as file:
-        entries = {key: file[key] for key in file.files}
-    for group in ("params", "grads"):
-        prefix = f"{group}/"
-        entries[group] = {
-            key.removeprefix(prefix): entries.pop(key)
-            for key in list(entries)
-            if key.startswith(prefix)
-        }
-    return entries
-
-
-def new_numbering(name):
-    return re.sub("|".join(OLD_TO_NEW), lambda match: OLD_TO_NEW[match[0]], name)
-
-
-def stack(tensors):
-    """Big Vision's scanned layout: one tensor for all blocks."""
-    stacked = {}
-    for name, array in tensors.items():
-        stacked.setdefault(re.sub(r"encoderblock_\d+", "encoderblock", name), []).append(array)
-    return {
-        name: np.stack(arrays) if "encoderblock" in name else arrays[0]
-        for name, arrays in stacked.items()
-    }
 
 
 @pytest.mark.parametrize("name", VITS)
 def test_logits_and_gradients_are_the_reference_codes(name, tmp_path):
     expected = golden(name)
-    np.savez(tmp_path / "weights.npz", **expected["params"])
-    model = vit_jax.load_model(tmp_path / "weights.npz")
+    model = vit_jax.load_model(write_npz(tmp_path / "weights.npz", expected["params"]))
     graphdef, state = nnx.split(model)
 
     def loss_function(params):
@@ -72,8 +47,9 @@ def test_logits_and_gradients_are_the_reference_codes(name, tmp_path):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, expected["labels"])
         return losses.mean(), logits
 
-    (loss, logits), grads = jax.value_and_grad(loss_function, has_aux=True)(nnx.to_pure_dict(state))
-    np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=1e-5)
+    gradient = jax.jit(jax.value_and_grad(loss_function, has_aux=True))
+    (loss, outputs), grads = gradient(nnx.to_pure_dict(state))
+    np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(loss, expected["softmax_loss"], rtol=0, atol=1e-5)
     written = write_table(npz.VIT_TABLE, flatten_dict(grads, sep="/"), model.options)
     assert written.keys() == expected["grads"].keys()
@@ -82,28 +58,137 @@ def test_logits_and_gradients_are_the_reference_codes(name, tmp_path):
         np.testing.assert_allclose(written[key], reference, rtol=0, atol=tolerance, err_msg=key)
 
 
+@pytest.mark.parametrize("name", [*HYBRIDS, *BIG_VISION, *BITS])
+def test_logits_of_the_other_families(name, tmp_path):
+    expected = golden(name)
+    path = write_npz(tmp_path / "weights.npz", expected["params"])
+    size = expected["images"].shape[1:3]
+    model = vit_jax.load_model(path, image_size=size, **BITS.get(name, {}))
+    tolerance = 5e-6 if name in BITS else 1e-5
+    outputs = logits(model, expected["images"])
+    np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("layout", [old_numbering, new_numbering, stacked])
 @pytest.mark.parametrize("prefix", npz.PREFIXES)
-@pytest.mark.parametrize(
-    "layout",
-    [dict, lambda t: {new_numbering(k): v for k, v in t.items()}, stack],
-    ids=["old", "new", "stacked"],
-)
-def test_every_prefix_and_layout_gives_the_same_parameters(prefix, layout):
-    tensors = golden("vit_token")["params"]
+@pytest.mark.parametrize("name", [*VITS, *HYBRIDS])
+def test_every_prefix_and_layout_gives_the_same_parameters(name, prefix, layout):
+    tensors = golden(name)["params"]
     expected = read_table(npz.VIT_TABLE, tensors).parameters
-    disguised = {prefix + name: array for name, array in layout(tensors).items()}
+    disguised = {prefix + key: array for key, array in layout(tensors).items()}
     reading = read_table(npz.VIT_TABLE, npz.canonical_names(disguised))
     assert not reading.unknown
-    assert reading.parameters.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(reading.parameters[name], array)
+    assert_same_tensors(reading.parameters, expected)
 
 
-def test_writing_gives_the_published_tensors_back():
-    tensors = golden("vit_token_representation")["params"]
-    parameters = read_table(npz.VIT_TABLE, tensors).parameters
-    options = registry.model_options("ViT-Ti/16")
-    written = write_table(npz.VIT_TABLE, parameters, options)
-    assert written.keys() == tensors.keys()
+def test_group_norms_may_be_vectors(tmp_path):
+    tensors = golden("hybrid_stem")["params"]
+    assert tensors["gn_root/scale"].shape == (1, 1, 1, 32)
+    vectors = {key: array.reshape(-1) if "gn_" in key else array for key, array in tensors.items()}
+    first = vit_jax.load_model(write_npz(tmp_path / "old.npz", tensors))
+    second = vit_jax.load_model(write_npz(tmp_path / "new.npz", vectors))
+    assert_same_tensors(parameters(second), parameters(first))
+
+
+@pytest.mark.parametrize("name", [*VITS, *HYBRIDS, "bit_v1_postact", "bv_vit_sincos_gap_rep"])
+def test_a_round_trip_gives_the_published_tensors_back(name, tmp_path):
+    entries = golden(name)
+    tensors, size = entries["params"], entries["images"].shape[1:3]
+    model = vit_jax.load_model(write_npz(tmp_path / "in.npz", tensors), image_size=size)
+    vit_jax.save_model(model, tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as file:
+        written = npz.canonical_names(tensors) if name.startswith("bv") else tensors
+        assert_same_tensors(dict(file), written)
+
+
+def test_big_visions_layouts_come_back_under_the_published_names(tmp_path):
+    tensors = golden("vit_token")["params"]
+    disguised = {f"params/{key}": array for key, array in stacked(tensors).items()}
+    vit_jax.save_model(
+        vit_jax.load_model(write_npz(tmp_path / "in.npz", disguised)), tmp_path / "out.npz"
+    )
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as file:
+        assert_same_tensors(dict(file), tensors)
+
+
+def published_bit(tensors):
+    """Big Vision's pre-activation ResNet under the names of BiT's own files."""
+    renamed = {}
     for name, array in tensors.items():
-        np.testing.assert_array_equal(written[name], array)
+        *place, module, kind = name.split("/")
+        place = "/".join(["resnet", *place])
+        if module in ("conv1", "conv2", "conv3"):
+            key = f"{place}/{'abc'[int(module[-1]) - 1]}/standardized_conv2d/kernel"
+        elif module == "conv_proj":
+            key = f"{place}/a/proj/standardized_conv2d/kernel"
+        elif module.startswith("gn"):
+            norm = {"scale": "gamma", "bias": "beta"}[kind]
+            key = f"{place}/{'abc'[int(module[-1]) - 1]}/group_norm/{norm}"
+            array = array.reshape(-1)
+        elif module == "conv_root":
+            key = "resnet/root_block/standardized_conv2d/kernel"
+        elif module == "norm-pre-head":
+            key = f"resnet/group_norm/{ {'scale': 'gamma', 'bias': 'beta'}[kind] }"
+            array = array.reshape(-1)
+        else:
+            key = f"resnet/head/conv2d/{kind}"
+            array = array[None, None] if kind == "kernel" else array
+        renamed[key] = array
+    return renamed
+
+
+def test_bits_own_files_are_read_and_written(tmp_path):
+    expected = golden("bit_v2_preact_zeropad")
+    tensors = published_bit(expected["params"])
+    assert "resnet/block2/unit02/c/group_norm/gamma" in tensors
+    model = vit_jax.load_model(write_npz(tmp_path / "in.npz", tensors), image_size=48)
+    np.testing.assert_allclose(
+        logits(model, expected["images"]), expected["logits"], rtol=0, atol=5e-6
+    )
+    vit_jax.save_model(model, tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as file:
+        assert_same_tensors(dict(file), tensors)
+
+
+def test_bfloat16_and_float16_are_read_as_float32(tmp_path):
+    tensors = golden("vit_gap")["params"]
+    for dtype in (ml_dtypes.bfloat16, np.float16):
+        small = {key: array.astype(dtype) for key, array in tensors.items()}
+        model = vit_jax.load_model(write_npz(tmp_path / "small.npz", small))
+        kernel = parameters(model)["head/kernel"]
+        np.testing.assert_array_equal(kernel, small["head/kernel"].astype(np.float32), strict=True)
+
+
+def test_what_tensors_cannot_say_travels_in_the_sidecar(tmp_path):
+    tensors = golden("vit_token")["params"]
+    model = vit_jax.load_model(write_npz(tmp_path / "in.npz", tensors), gelu="erf")
+    names = tuple("abcdefghij")
+    vit_jax.save_model(model, tmp_path / "out.npz", class_names=names)
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["model"]["gelu"] == "erf"
+    loaded = vit_jax.load_model(tmp_path / "out.npz")
+    assert loaded.options == model.options
+    assert loaded.class_names == names
+    (tmp_path / "out.json").unlink()
+    assert vit_jax.load_model(tmp_path / "out.npz").options.gelu == "tanh"
+
+
+def test_a_sidecar_that_contradicts_the_tensors_is_refused(tmp_path):
+    path = write_npz(tmp_path / "in.npz", golden("vit_token")["params"])
+    vit_jax.save_model(vit_jax.load_model(path), tmp_path / "out.npz")
+    content = json.loads((tmp_path / "out.json").read_text())
+    content["model"]["depth"] = 12
+    (tmp_path / "out.json").write_text(json.dumps(content))
+    with pytest.raises(WeightsError, match=r"out.npz: its metadata says depth=12, .* have 3"):
+        vit_jax.load_model(tmp_path / "out.npz")
+    content["model"]["depth"], content["class_names"] = 3, ["cat", "dog"]
+    (tmp_path / "out.json").write_text(json.dumps(content))
+    with pytest.raises(WeightsError, match=r"out.npz: .*names 2 classes, but its head has 10"):
+        vit_jax.load_model(tmp_path / "out.npz")
+
+
+def test_a_runs_description_is_not_overwritten(tmp_path):
+    model = vit_jax.load_model(write_npz(tmp_path / "in.npz", golden("vit_gap")["params"]))
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(WeightsError, match=r"model\.json describes a run"):
+        vit_jax.save_model(model, tmp_path / "model.npz")

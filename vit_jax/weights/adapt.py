@@ -8,11 +8,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.errors import WeightsError
 from vit_jax.weights.mapping import fill_name
-from vit_jax.weights.resize import resize_channels, resize_patches, resize_positions
+from vit_jax.weights.resize import (
+    resize_channels,
+    resize_matrix,
+    resize_patches,
+    resize_positions,
+)
 from vit_jax.weights.source import Weights
 
 # Options that no resize can bridge.
@@ -107,6 +113,11 @@ class Adaptation:
             rows.append(row)
         if all(row.status == "fresh" for row in rows):
             raise WeightsError(f"{self.weights.path}: not one parameter of the model is in it.")
+        if self.skip and not any(self.skipped_layers(*item).any() for item in shapes.items()):
+            raise WeightsError(
+                f"init_skip={self.skip!r} matches no parameter; the first names are "
+                f"{', '.join(list(shapes)[:3])}."
+            )
         for name, array in self.weights.parameters.items():
             if name not in shapes:
                 rows.append(Row("skipped", name, array.shape, None, "the model has none"))
@@ -128,7 +139,7 @@ class Adaptation:
             )
         status = "resized" if note else "loaded"
         if skipped.any():
-            array = np.where(skipped.reshape(-1, *[1] * (array.ndim - 1)), fresh(name), array)
+            array = jnp.where(skipped.reshape(-1, *[1] * (array.ndim - 1)), fresh(name), array)
             note = f"{skipped.sum()} layers fresh: {self.skip!r}"
         return array, Row(status, name, source_shape, shape, note)
 
@@ -183,8 +194,11 @@ class Adaptation:
             return resize_embedding(array, array.shape[:2], here.channels)
         if name == "embedding/kernel":
             return resize_embedding(array, here.patch_size, here.stem_channels)
-        if name == "position_embedding":
+        if name in ("position_embedding", LAYERS + "position_embedding"):
             return fit_positions(array, there, here, self.position_resize)
+        if name.endswith(("position_embedding/rows", "position_embedding/columns")):
+            axis = 0 if name.endswith("rows") else 1
+            return fit_line(array, there.grid[axis], here.grid[axis], self.position_resize)
         return array, ""
 
 
@@ -227,16 +241,23 @@ def resize_embedding(
 
 
 def fit_positions(table: np.ndarray, there: Any, here: Any, method: str) -> tuple[np.ndarray, str]:
-    """The position embeddings on the model's grid, with rows for its prefix tokens, and a note."""
+    """Position embeddings [..., N, D] on the model's grid, with rows for its prefix tokens."""
     notes = []
     if there.grid != here.grid:
         notes.append(f"grid {format_shape(there.grid)} → {format_shape(here.grid)}, {method}")
         table = resize_positions(table, there.grid, here.grid, method)
     patches = here.grid[0] * here.grid[1]
-    prefix, wanted = table.shape[1] - patches, here.num_prefix_tokens * here.prefix_positions
+    prefix, wanted = table.shape[-2] - patches, here.num_prefix_tokens * here.prefix_positions
     if prefix != wanted:
         notes.append(f"rows before the patches {prefix} → {wanted}")
-        table = np.concatenate([table[:, : min(prefix, wanted)], table[:, prefix:]], axis=1)
-        missing = patches + wanted - table.shape[1]
-        table = np.insert(table, [min(prefix, wanted)] * missing, 0, axis=1)
+        kept = min(prefix, wanted)
+        zeros = np.zeros((*table.shape[:-2], wanted - kept, table.shape[-1]), table.dtype)
+        table = np.concatenate([table[..., :kept, :], zeros, table[..., prefix:, :]], axis=-2)
     return table, ", ".join(notes)
+
+
+def fit_line(table: np.ndarray, old: int, new: int, method: str) -> tuple[np.ndarray, str]:
+    """One half of learned 2-D positions, [..., rows or columns, D/2], at the model's length."""
+    if old == new:
+        return table, ""
+    return resize_matrix(old, new, method) @ table, f"{old} → {new}, {method}"

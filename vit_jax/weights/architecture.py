@@ -1,6 +1,7 @@
 """A model's options, read off its parameters; what tensors do not show comes from the registry."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -212,6 +213,7 @@ def grid_of(
     return height // pixels[0], width // pixels[1]
 
 
+@functools.lru_cache(maxsize=8)
 def abstract_parameters(name: str, options: Any) -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:
     """A model's structure and the shapes of its parameters by name; nothing is computed."""
     model = nnx.eval_shape(lambda: registry.build_model(name, jax.random.key(0), options))

@@ -76,6 +76,8 @@ def find_file(path: str) -> str:
     if not os.path.isdir(path):
         return path
     names = sorted(os.listdir(path))
+    if "model.safetensors" in names:
+        return os.path.join(path, "model.safetensors")
     for suffix in (".safetensors", ".npz", *PICKLE_SUFFIXES):
         found = [name for name in names if name.endswith(suffix)]
         if len(found) > 1:

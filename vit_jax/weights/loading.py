@@ -165,6 +165,9 @@ def describe(weights: Weights, options: Any) -> ModelFile:
             (sum(values) / len(values),) for values in (preprocessing.mean, preprocessing.std)
         )
         preprocessing = dataclasses.replace(preprocessing, mean=mean, std=std)
+    old_side, new_side = min(weights.options.image_size), min(options.image_size)
+    resize = round(preprocessing.resize * new_side / old_side)  # The crop keeps its share.
+    preprocessing = dataclasses.replace(preprocessing, resize=resize)
     same_classes = options.num_classes == weights.options.num_classes
     return ModelFile(
         name=file.name,

@@ -1,6 +1,6 @@
-"""What tensors cannot carry, as JSON text: the content of `model.json` in other places.
+"""What tensors cannot carry, as JSON: the content of `model.json` in other places.
 
-A sidecar beside `.npz` files, an entry of `__metadata__` in `.safetensors` files.
+That is a sidecar beside `.npz` files, and an entry of `__metadata__` in `.safetensors` files.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import FORMAT_VERSION, ModelFile, Preprocessing
+from vit_jax.model_file import FILE_NAME, FORMAT_VERSION, ModelFile, Preprocessing
 
 
 def encode(model_file: ModelFile, indent: int | None = None) -> str:
@@ -48,6 +48,32 @@ def decode(text: str, place: str) -> ModelFile:
 def as_tuple(value: object) -> object:
     """JSON's lists as tuples."""
     return tuple(value) if isinstance(value, list) else value
+
+
+def write_sidecar(path: str, model_file: ModelFile) -> None:
+    """Writes the description of `NAME.ext` to `NAME.json` beside it.
+
+    Raises WeightsError rather than replace the description of a run.
+    """
+    place = sidecar(path)
+    if place.name == FILE_NAME and (place.parent / "checkpoints").exists():
+        raise WeightsError(
+            f"{place} describes a run and would be overwritten: choose another name."
+        )
+    place.write_text(encode(model_file, indent=2) + "\n")
+
+
+def read_sidecar(path: str) -> ModelFile | None:
+    """The description beside `NAME.ext`; None if there is none, or the JSON is something else."""
+    place = sidecar(path)
+    if not place.exists() or "format_version" not in read_json(place):
+        return None
+    return decode(place.read_text(), str(place))
+
+
+def sidecar(path: str) -> pathlib.Path:
+    """Where the description of the file `path` lies."""
+    return pathlib.Path(path).with_suffix(".json")
 
 
 def read_json(place: pathlib.Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Flax modules), which is also the form that is written. What the tensors cannot s
 the norm, class names, preprocessing) stands in a sidecar `NAME.json` beside `NAME.npz`.
 """
 
-import pathlib
 import re
 from typing import Any
 
@@ -136,12 +135,13 @@ TABLES = (BIT_TABLE, BIG_VISION_BIT_TABLE, POSTACTIVATION_TABLE, VIT_TABLE)
 def read(path: str, hints: Hints) -> Weights:
     """The weights of a `.npz` file, with what its sidecar says if there is one."""
     tensors = canonical_names(read_arrays(path))
+    description = metadata.read_sidecar(path)
     reading = read_table(best_table(TABLES, tensors), tensors)
     return make_weights(
         path,
         reading,
         prefix_choices=(int("cls" in tensors and POSITIONS in tensors),),
-        stated=read_sidecar(path),
+        stated=Stated() if description is None else Stated.by(description),
         hints=hints,
         defaults=DEFAULTS,
     )
@@ -150,9 +150,9 @@ def read(path: str, hints: Hints) -> Weights:
 def write(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> None:
     """Writes `path` and its sidecar; raises WeightsError naming what the format cannot hold."""
     tensors = write_table(write_rows(options), parameters, options)
+    metadata.write_sidecar(path, model_file)
     with open(path, "wb") as file:  # numpy would append ".npz" to a name without it.
         np.savez(file, **tensors)
-    sidecar(path).write_text(metadata.encode(model_file, indent=2) + "\n")
 
 
 def write_rows(options: Any) -> tuple[Row, ...]:
@@ -160,19 +160,6 @@ def write_rows(options: Any) -> tuple[Row, ...]:
     if isinstance(options, ResNetOptions):
         return BIT_TABLE if options.preactivation else POSTACTIVATION_TABLE
     return VIT_TABLE
-
-
-def sidecar(path: str) -> pathlib.Path:
-    """Where the description of a `.npz` file lies."""
-    return pathlib.Path(path).with_suffix(".json")
-
-
-def read_sidecar(path: str) -> Stated:
-    """What the sidecar says; nothing if there is none."""
-    place = sidecar(path)
-    if not place.exists():
-        return Stated()
-    return Stated.by(metadata.decode(place.read_text(), str(place)))
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:

@@ -34,6 +34,5 @@ def write(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     exported = jax.export.export(program, platforms=PLATFORMS)(
         jax.ShapeDtypeStruct(shape, jnp.float32)
     )
-    place = pathlib.Path(path)
-    place.write_bytes(exported.serialize())
-    place.with_suffix(".json").write_text(metadata.encode(model_file, indent=2) + "\n")
+    metadata.write_sidecar(path, model_file)
+    pathlib.Path(path).write_bytes(exported.serialize())

@@ -36,7 +36,7 @@ def resize_positions(
     """Resamples position embeddings to another grid of patches.
 
     Args:
-      table: [1, prefix + rows · columns, D]; the prefix (class token) is kept as it is.
+      table: [..., prefix + rows · columns, D]; the prefix (class token) is kept as it is.
       old_grid: its (rows, columns).
       new_grid: the wanted (rows, columns).
       method: one of `POSITION_RESIZES`.
@@ -44,13 +44,14 @@ def resize_positions(
     if old_grid == new_grid:
         return table
     patches = old_grid[0] * old_grid[1]
-    prefix, grid = np.split(table, [table.shape[1] - patches], axis=1)
+    prefix, grid = np.split(table, [table.shape[-2] - patches], axis=-2)
     rows, columns = (
         resize_matrix(old, new, method) for old, new in zip(old_grid, new_grid, strict=True)
     )
-    grid = grid.reshape(*old_grid, -1)
-    grid = np.einsum("ir,jc,rcd->ijd", rows, columns, grid, optimize=True)
-    return np.concatenate([prefix, grid.reshape(1, -1, table.shape[-1])], axis=1)
+    *leading, _, width = table.shape
+    grid = grid.reshape(*leading, *old_grid, width)
+    grid = np.einsum("ir,jc,...rcd->...ijd", rows, columns, grid, optimize=True)
+    return np.concatenate([prefix, grid.reshape(*leading, -1, width)], axis=-2)
 
 
 def resize_patches(kernel: np.ndarray, new_size: tuple[int, int]) -> np.ndarray:

@@ -85,6 +85,11 @@ def make_weights(
       WeightsError: tensors are missing, or contradict what is stated.
     """
     parameters = reading.parameters
+    if not parameters:
+        raise WeightsError(
+            f"none of its {len(reading.unknown)} tensors has a name that this package knows; the "
+            f"first: {min(reading.unknown, default='none')!r}."
+        )
     family = architecture.find_family(parameters)
     shown = family.options(parameters)
     check_stated(stated, shown)
