@@ -13,6 +13,7 @@ from vit_jax.weights.source import Hints, Weights
 
 Reader = Callable[[str, Hints], Weights]
 
+HEADER_LIMIT = 100_000_000  # bytes; the limit that the library of .safetensors sets
 PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt")
 PICKLE = (
     "it holds Python's pickle, which can run any program when it is read. Convert it where it came "
@@ -97,12 +98,13 @@ def find_reader(path: str) -> Reader:
         head = file.read(16)
     if size == 0:
         raise WeightsError("it is empty.")
+    # First of all: the header's length, with which the file starts, may look like anything.
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < HEADER_LIMIT:
+        return safetensors_reader(path)
     if head.startswith(b"PK"):
         return zip_reader(path)
     if head.startswith(b"\x80"):
         raise WeightsError(PICKLE.format(name=path))
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < size:
-        return safetensors_reader(path)
     kinds = [kind for signature, kind in SIGNATURES.items() if head.startswith(signature)]
     kind = kinds[0] if kinds else "a text file" if head.isascii() else "something else"
     raise WeightsError(f"it is neither a .npz nor a .safetensors file, but {kind}.")

@@ -1,0 +1,253 @@
+"""timm's files, against timm's own outputs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from published import GOLDEN, assert_same_tensors, golden, logits, parameters, write_npz
+
+import vit_jax
+from vit_jax.errors import WeightsError
+from vit_jax.model_file import Preprocessing
+from vit_jax.weights.timm import crop_percentage, mlp_ratio
+
+NAMES = ("timm_token", "timm_gap", "timm_registers_layerscale")
+
+
+def tensors_of(name):
+    return safetensors.numpy.load_file(GOLDEN / f"{name}.safetensors")
+
+
+def write(folder, tensors, config=None):
+    """A file as timm's hub lays it out."""
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder / "model.safetensors"
+
+
+def with_positions(tensors, rows):
+    table = np.random.default_rng(0).normal(size=(1, rows, 32)).astype(np.float32)
+    return {**tensors, "pos_embed": table}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_timms(name):
+    expected = golden(name)
+    model = vit_jax.load_model(GOLDEN / f"{name}.safetensors", num_heads=2)
+    np.testing.assert_allclose(
+        logits(model, expected["images"]), expected["logits"], rtol=0, atol=1e-5
+    )
+
+
+def test_what_the_file_does_not_say_is_asked_for_or_printed(caplog):
+    with pytest.raises(
+        WeightsError, match=r"timm_token.*heads a model of width 32 has.*num_heads="
+    ):
+        vit_jax.load_model(GOLDEN / "timm_token.safetensors")
+    with pytest.raises(WeightsError, match="width 32 is no multiple of num_heads=5"):
+        vit_jax.load_model(GOLDEN / "timm_token.safetensors", num_heads=5)
+    vit_jax.load_model(GOLDEN / "timm_token.safetensors", num_heads=4)
+    assert "does not say, assumed: gelu='erf'" in caplog.text
+    assert "normalised to [-1, 1]" in caplog.text
+
+
+def test_the_head_count_comes_from_the_registered_width(tmp_path, caplog):
+    model = vit_jax.create_model("ViT-Ti/16", depth=1, num_classes=2, image_size=32)
+    vit_jax.save_model(model, tmp_path / "in.safetensors", "timm")
+    write(tmp_path, safetensors.numpy.load_file(tmp_path / "in.safetensors"))  # no metadata
+    loaded = vit_jax.load_model(tmp_path / "model.safetensors")
+    assert loaded.options.num_heads == 3
+    assert "num_heads=3" in caplog.text
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("single_file", [True, False])
+def test_a_round_trip_gives_timms_tensors_back(name, single_file, tmp_path):
+    model = vit_jax.load_model(GOLDEN / f"{name}.safetensors", num_heads=2)
+    path = tmp_path / ("out.safetensors" if single_file else "out")
+    vit_jax.save_model(model, path, "timm", class_names=tuple("abcdefghij"))
+    file = path if single_file else path / "model.safetensors"
+    assert_same_tensors(safetensors.numpy.load_file(file), tensors_of(name))
+    again = vit_jax.load_model(path)  # Its metadata says all.
+    assert again.options == model.options
+    assert again.class_names == tuple("abcdefghij")
+    assert_same_tensors(parameters(again), parameters(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "image_size", "grid", "prefix"),
+    [
+        ("timm_token", 197, 224, (14, 14), True),  # 14² and the class token
+        ("timm_token", 196, 224, (14, 14), False),  # 14², not 195 and the class token
+        ("timm_gap", 196, 224, (14, 14), True),  # no class token at all
+        ("timm_token", 145, 224, (12, 12), True),
+        ("timm_registers_layerscale", 21, 32, (4, 4), True),  # 16, class token, 4 registers
+        ("timm_registers_layerscale", 16, 32, (4, 4), False),
+        ("timm_token", 16, (8, 120), (1, 15), True),  # The image's grid beats the square.
+    ],
+)
+def test_the_layout_of_positions(name, rows, image_size, grid, prefix, tmp_path):
+    path = write(tmp_path, with_positions(tensors_of(name), rows))
+    model = vit_jax.load_model(path, num_heads=2, image_size=tuple(np.multiply(grid, 8).tolist()))
+    assert model.options.grid == grid
+    assert model.options.prefix_positions == prefix
+    assert parameters(model)["position_embedding"].shape[1] == rows
+    if grid[0] == grid[1]:  # A square needs no telling.
+        assert vit_jax.load_model(path, num_heads=2).options == model.options
+
+
+def test_positions_on_no_known_grid_are_asked_for(tmp_path):
+    path = write(tmp_path, with_positions(tensors_of("timm_token"), 1 + 14 * 20))
+    with pytest.raises(WeightsError, match=r"281 position embeddings .* source_grid=\(rows"):
+        vit_jax.load_model(path, num_heads=2)
+    model = vit_jax.load_model(path, num_heads=2, source_grid=(14, 20))
+    assert model.options.image_size == (112, 160)
+    with pytest.raises(WeightsError, match=r"\(10, 10\) does not fit"):
+        vit_jax.load_model(path, num_heads=2, source_grid=(10, 10))
+
+
+def test_the_config_beside_the_file_is_used(tmp_path):
+    config = {
+        "architecture": "vit_tiny_patch16_224",
+        "num_classes": 10,
+        "global_pool": "avg",
+        "label_names": list("abcdefghij"),
+        "model_args": {"num_heads": 2, "act_layer": "gelu_tanh", "img_size": 32},
+        "pretrained_cfg": {
+            "input_size": [3, 32, 32],
+            "interpolation": "bicubic",
+            "crop_pct": 0.9,
+            "crop_mode": "center",
+            "mean": [0.485, 0.456, 0.406],
+            "std": [0.229, 0.224, 0.225],
+        },
+    }
+    model = vit_jax.load_model(write(tmp_path, tensors_of("timm_token"), config))
+    assert (model.options.num_heads, model.options.gelu) == (2, "tanh")
+    assert (model.options.pooling, model.options.class_token) == ("average", True)
+    assert model.class_names == tuple("abcdefghij")
+    assert model.preprocessing == Preprocessing(
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        crop="center",
+        resize=35,
+        interpolation="bicubic",
+    )
+    larger = vit_jax.load_model(tmp_path, image_size=64)
+    assert larger.preprocessing.resize == 70
+    assert vit_jax.load_model(tmp_path, channels=1).preprocessing.mean == pytest.approx((0.449,))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_classes": 5}, "says num_classes=5, but its tensors have 10"),
+        ({"label_names": ["cat"]}, "names 1 classes, but its head has 10"),
+        ({"global_pool": "max"}, "global_pool='max'; this package knows token, avg, map"),
+        ({"model_args": {"act_layer": "quick_gelu"}}, "act_layer='quick_gelu'"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(change, message, tmp_path):
+    config = {"architecture": "vit", "model_args": {"num_heads": 2}, **change}
+    path = write(tmp_path, tensors_of("timm_token"), config)
+    with pytest.raises(WeightsError, match=f"model.safetensors: .*{message}"):
+        vit_jax.load_model(path, num_heads=2)
+
+
+def test_npz_to_timm_and_back_keeps_the_logits(tmp_path):
+    expected = golden("vit_token")
+    model = vit_jax.load_model(write_npz(tmp_path / "in.npz", expected["params"]))
+    vit_jax.save_model(model, tmp_path / "out.safetensors", "timm")
+    outputs = logits(vit_jax.load_model(tmp_path / "out.safetensors"), expected["images"])
+    np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["timm_token", "timm_gap"])
+def test_timm_to_npz_and_back_keeps_the_logits(name, tmp_path):
+    expected = golden(name)
+    model = vit_jax.load_model(GOLDEN / f"{name}.safetensors", num_heads=2)
+    vit_jax.save_model(model, tmp_path / "out.npz")
+    loaded = vit_jax.load_model(tmp_path / "out.npz")
+    assert loaded.options.norm_after_pooling == (name == "timm_gap")
+    outputs = logits(loaded, expected["images"])
+    np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["hybrid_stem", "hybrid_r_1_2", "bv_vit_map"])
+def test_hybrids_and_attention_pooling_survive_timm(name, tmp_path):
+    expected = golden(name)
+    model = vit_jax.load_model(write_npz(tmp_path / "in.npz", expected["params"]))
+    vit_jax.save_model(model, tmp_path / "out.safetensors", "timm")
+    loaded = vit_jax.load_model(tmp_path / "out.safetensors")
+    assert_same_tensors(parameters(loaded), parameters(model))
+
+
+def test_timms_names_of_a_hybrid(tmp_path, caplog):
+    path = write_npz(tmp_path / "in.npz", golden("hybrid_r_1_2")["params"])
+    vit_jax.save_model(vit_jax.load_model(path), tmp_path / "out.safetensors", "timm")
+    backbone = "patch_embed.backbone"
+    tensors = safetensors.numpy.load_file(tmp_path / "out.safetensors")
+    params = golden("hybrid_r_1_2")["params"]
+    np.testing.assert_array_equal(
+        tensors[f"{backbone}.stages.1.blocks.0.downsample.conv.weight"],
+        params["block2/unit1/conv_proj/kernel"].transpose(3, 2, 0, 1),
+    )
+    np.testing.assert_array_equal(
+        tensors[f"{backbone}.stem.norm.bias"], params["gn_root/bias"].reshape(-1)
+    )
+    vit_jax.load_model(tmp_path / "out.safetensors")
+    assert "GroupNorm epsilon 1e-5" in caplog.text
+    with pytest.raises(WeightsError, match=r"no hybrid like this one.*\.safetensors"):
+        vit_jax.save_model(vit_jax.load_model(path), tmp_path / "folder", "timm")
+
+
+def test_fixed_positions_are_written_out(tmp_path):
+    expected = golden("bv_vit_sincos_gap_rep")
+    path = write_npz(tmp_path / "in.npz", expected["params"])
+    model = vit_jax.load_model(path, image_size=32)
+    with pytest.raises(WeightsError, match=r"model\.representation_size=32.*trunk_only=True"):
+        vit_jax.save_model(model, tmp_path / "out.safetensors", "timm")
+    vit_jax.save_model(model, tmp_path / "out.safetensors", "timm", trunk_only=True)
+    trunk = vit_jax.load_model(tmp_path / "out.safetensors")
+    assert trunk.options.num_classes == 0
+    kernel, bias = expected["params"]["pre_logits/kernel"], expected["params"]["pre_logits/bias"]
+    pre_logits = np.tanh(logits(trunk, expected["images"]) @ kernel + bias)
+    np.testing.assert_allclose(pre_logits, expected["pre_logits"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"positions": "relative"}, "positions='relative'"),
+        ({"position_placement": "every_layer"}, "position_placement='every_layer'"),
+    ],
+)
+def test_what_timm_cannot_express_is_named(options, named, tmp_path):
+    tiny = {"width": 32, "depth": 1, "mlp_width": 64, "num_heads": 2, "image_size": 32}
+    model = vit_jax.create_model("ViT-Ti/16", **tiny, **options)
+    with pytest.raises(WeightsError, match=f"timm files cannot express model.{named}"):
+        vit_jax.save_model(model, tmp_path / "out.safetensors", "timm")
+
+
+def test_resnets_are_refused(tmp_path):
+    model = vit_jax.create_model("BiT-R50x1", stage_depths=(1,), image_size=32, num_classes=2)
+    for format in ("timm", "huggingface"):
+        with pytest.raises(WeightsError, match=f"{format} files have no ResNet models"):
+            vit_jax.save_model(model, tmp_path / "out.safetensors", format)
+
+
+@pytest.mark.parametrize(("side", "resize"), [(224, 256), (224, 248), (384, 384), (32, 35)])
+def test_the_crop_share_gives_the_resize_back(side, resize):
+    share = crop_percentage(Preprocessing(crop="center", resize=resize), side)
+    assert math.floor(side / share) == resize
+
+
+def test_the_mlp_ratio_gives_the_width_back():
+    for name in vit_jax.list_models():
+        if name.startswith("ViT-"):
+            options = vit_jax.models.model_options(name)
+            assert int(options.width * mlp_ratio(options)) == options.mlp_width
