@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from einops import rearrange
 from flax import nnx
 
 from vit_jax.models.positions import relative_logits
@@ -23,6 +22,7 @@ GELU = {
 
 xavier_uniform = nnx.initializers.xavier_uniform()
 lecun_normal = nnx.initializers.lecun_normal()
+nearly_zero = nnx.initializers.normal(1e-6)
 
 
 def save_products(primitive: Any, *args: Any, **params: Any) -> bool:
@@ -67,25 +67,6 @@ def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:
     return nnx.LayerNorm(features, epsilon=LAYER_NORM_EPSILON, dtype=options.dtype, rngs=rngs)
 
 
-class PatchEmbedding(nnx.Module):
-    """A linear map of each flattened patch: a convolution whose stride is its kernel."""
-
-    def __init__(self, options: Any, channels: int, rngs: nnx.Rngs):
-        shape = (*options.patch_size, channels, options.width)
-        self.kernel = nnx.Param(lecun_normal(rngs.params(), shape))
-        self.bias = nnx.Param(jnp.zeros(options.width))
-        self.dtype = options.dtype
-
-    def __call__(self, images: jax.Array) -> jax.Array:
-        """Images or feature maps [B, H, W, C] -> patches [B, rows · columns, D], row by row."""
-        kernel, bias = self.kernel[...].astype(self.dtype), self.bias[...].astype(self.dtype)
-        height, width = kernel.shape[:2]
-        patches = rearrange(
-            images.astype(self.dtype), "b (h p) (w q) c -> b (h w) (p q c)", p=height, q=width
-        )
-        return patches @ rearrange(kernel, "p q c d -> (p q c) d") + bias
-
-
 class Attention(nnx.Module):
     """Multi-head attention (equations 5 to 8 of the paper).
 
@@ -123,37 +104,44 @@ class Attention(nnx.Module):
     def __call__(
         self, x: jax.Array, key: jax.Array | None = None, memory: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """Attends from x [B, Q, D] to memory [B, K, D] (x itself if none).
+        """Attends from x [..., Q, D] to memory [..., K, D] (x itself if none).
 
         Returns:
-          The values [B, Q, D], and the weights [B, H, Q, K] float32 after the softmax.
+          The values [..., Q, D], and the weights [..., H, Q, K] float32 after the softmax.
         """
         memory = x if memory is None else memory
         query, key_, value = self.query(x), self.key(memory), self.value(memory)
         if self.query_key_norm:
             query, key_ = self.query_norm(query), self.key_norm(key_)
         query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
-        logits = jnp.einsum("bqhd,bkhd->bhqk", query, key_, preferred_element_type=jnp.float32)
+        logits = jnp.einsum(
+            "...qhd,...khd->...hqk", query, key_, preferred_element_type=jnp.float32
+        )
         if self.relative:
             logits = logits + relative_logits(query, self.relative_positions[...])
         weights = jax.nn.softmax(logits)
         dropped = dropout(weights, self.dropout_rate, key).astype(value.dtype)
-        return self.out(jnp.einsum("bhqk,bkhd->bqhd", dropped, value)), weights
+        return self.out(jnp.einsum("...hqk,...khd->...qhd", dropped, value)), weights
 
 
 class MLP(nnx.Module):
-    """Dense, GELU, Dense, with dropout after both."""
+    """Dense, GELU, Dense, with dropout after both; `options`: gelu, dtype."""
 
-    def __init__(self, options: Any, rngs: nnx.Rngs):
-        kwargs = {
-            "kernel_init": xavier_uniform,
-            "bias_init": nnx.initializers.normal(1e-6),
-            "dtype": options.dtype,
-            "rngs": rngs,
-        }
-        self.dense1 = nnx.Linear(options.width, options.mlp_width, **kwargs)
-        self.dense2 = nnx.Linear(options.mlp_width, options.width, **kwargs)
-        self.gelu, self.dropout_rate = options.gelu, options.dropout_rate
+    def __init__(
+        self,
+        width: int,
+        hidden_width: int,
+        options: Any,
+        rngs: nnx.Rngs,
+        *,
+        dropout_rate: float = 0.0,
+        kernel_init: Callable = xavier_uniform,
+        bias_init: Callable = nearly_zero,
+    ):
+        inits = {"kernel_init": kernel_init, "bias_init": bias_init}
+        self.dense1 = nnx.Linear(width, hidden_width, dtype=options.dtype, rngs=rngs, **inits)
+        self.dense2 = nnx.Linear(hidden_width, width, dtype=options.dtype, rngs=rngs, **inits)
+        self.gelu, self.dropout_rate = options.gelu, dropout_rate
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """[..., D] -> [..., D]."""

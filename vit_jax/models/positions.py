@@ -47,8 +47,7 @@ def learned_positions(options: Any, rngs: nnx.Rngs) -> nnx.Param | LearnedGrid |
     if options.positions == LEARNED_2D:
         return LearnedGrid(options, rngs)
     if options.positions == LEARNED_1D:
-        rows, columns = options.grid
-        length = rows * columns + options.num_prefix_tokens * options.prefix_positions
+        length = options.num_patches + options.num_prefix_tokens * options.prefix_positions
         shape = (1, length, options.width)
         return nnx.Param(options.position_std * jax.random.normal(rngs.params(), shape))
     return None
@@ -82,14 +81,14 @@ def relative_logits(query: jax.Array, table: jax.Array) -> jax.Array:
     """The bias q_i · r_{i-j} of relative attention (arXiv 1803.02155, appendix D.4 of the paper).
 
     Args:
-      query: [B, S, H, d], already divided by sqrt(d).
+      query: [..., S, H, d], already divided by sqrt(d).
       table: [2S - 1, d], the embedding r of each offset from -(S - 1) to S - 1, shared by the
         heads. Offsets are between places in the sequence, where the class token comes first.
 
     Returns:
-      [B, H, S, S] float32, to be added to the attention's logits.
+      [..., H, S, S] float32, to be added to the attention's logits.
     """
-    length = query.shape[1]
+    length = query.shape[-3]
     offsets = np.arange(length)[:, None] - np.arange(length) + length - 1
     embeddings = table.astype(query.dtype)[offsets]
-    return jnp.einsum("bqhd,qkd->bhqk", query, embeddings, preferred_element_type=jnp.float32)
+    return jnp.einsum("...qhd,qkd->...hqk", query, embeddings, preferred_element_type=jnp.float32)

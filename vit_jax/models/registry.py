@@ -1,6 +1,6 @@
 """Architectures by the paper's names: "ViT-B/16" -> the options that define it.
 
-A new variant of a family is one line here.
+A new variant of a family is one line in its table here; a new family, one in `FAMILIES`.
 """
 
 import dataclasses
@@ -13,7 +13,10 @@ import jax
 from flax import nnx
 
 from vit_jax.errors import ConfigError
+from vit_jax.models.axial import AxialResNet, AxialResNetOptions, AxialViT, AxialViTOptions
+from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.models.hybrid import Hybrid, HybridOptions
+from vit_jax.models.mixer import Mixer, MixerOptions
 from vit_jax.models.resnet import ResNet, ResNetOptions
 from vit_jax.models.vit import VisionTransformer, ViTOptions
 
@@ -30,10 +33,21 @@ VIT_SIZES = {
     "G": {"width": 1664, "depth": 48, "mlp_width": 8192, "num_heads": 16},
 }
 VIT_NAME = re.compile(rf"ViT-({'|'.join(VIT_SIZES)})/(\d+)")
-VIT_NAMES = (
-    *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-b/32", "ViT-B/32", "ViT-B/16", "ViT-B/8"),
-    *("ViT-L/32", "ViT-L/16", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
-)
+
+
+def vit_defaults(name: str) -> dict[str, Any]:
+    """The options that a name such as "ViT-B/16" stands for; any patch size will do."""
+    size, patch_size = VIT_NAME.fullmatch(name).groups()
+    return {**VIT_SIZES[size], "patch_size": int(patch_size)}
+
+
+VITS = {
+    name: vit_defaults(name)
+    for name in (
+        *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-b/32", "ViT-B/32", "ViT-B/16", "ViT-B/8"),
+        *("ViT-L/32", "ViT-L/16", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
+    )
+}
 
 # Section 3.1 of the paper, and arXiv 2106.10270 (R+Ti, R26). The number in the name is the pixels
 # per patch, except for R+ViT-Ti/16: 8×8 patches on a map of stride 4.
@@ -47,43 +61,60 @@ HYBRIDS = {
     "R50+ViT-L/16": {**VIT_SIZES["L"], "stem_depths": (3, 4, 9), "patch_size": 1},
 }
 
-# Units per stage, and the (depth, width factor) of arXiv 1912.11370 and of Table 6 of the paper.
+# Units per stage (arXiv 1912.11370), and each depth with its width factors.
 RESNET_DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
-RESNETS = (
-    *((50, 1), (50, 2), (50, 3), (101, 1), (101, 3)),
-    *((152, 1), (152, 2), (152, 4), (200, 3)),
-)
+RESNET_WIDTHS = {50: (1, 2, 3), 101: (1, 3), 152: (1, 2, 4), 200: (3,)}
+RESNETS = {
+    f"{form}-R{depth}x{width}": {
+        "stage_depths": RESNET_DEPTHS[depth],
+        "width_factor": width,
+        "preactivation": preactivation,
+    }
+    for form, preactivation in {"BiT": True, "BiT-v1": False}.items()
+    for depth, widths in RESNET_WIDTHS.items()
+    for width in widths
+}
+
+# Appendix D.6 of the paper.
+AXIAL_VITS = {
+    "Axial-ViT-B/32": {**VIT_SIZES["B"], "patch_size": 32},
+    "Axial-ViT-B/16": {**VIT_SIZES["B"], "patch_size": 16},
+}
+AXIAL_RESNETS = {"AxialResNet50": {"stage_depths": RESNET_DEPTHS[50]}}
+
+# Table 1 of arXiv 2105.01601.
+MIXER_SIZES = {
+    "B": {"width": 768, "depth": 12, "token_mlp_width": 384, "mlp_width": 3072},
+    "L": {"width": 1024, "depth": 24, "token_mlp_width": 512, "mlp_width": 4096},
+}
+MIXERS = {
+    "Mixer-B/32": {**MIXER_SIZES["B"], "patch_size": 32},
+    "Mixer-B/16": {**MIXER_SIZES["B"], "patch_size": 16},
+    "Mixer-L/16": {**MIXER_SIZES["L"], "patch_size": 16},
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """A family's module and options class, with the options that a name stands for."""
 
-    module: type[nnx.Module]
-    options_class: type
+    module: type[ImageClassifier]
+    options_class: type[ModelOptions]
     defaults: dict[str, Any]
 
 
-def _vit(name: str) -> Architecture:
-    size, patch_size = VIT_NAME.fullmatch(name).groups()
-    defaults = {**VIT_SIZES[size], "patch_size": int(patch_size)}
-    return Architecture(VisionTransformer, ViTOptions, defaults)
-
-
-def _resnet(depth: int, width_factor: int, preactivation: bool) -> Architecture:
-    defaults = {
-        "stage_depths": RESNET_DEPTHS[depth],
-        "width_factor": width_factor,
-        "preactivation": preactivation,
-    }
-    return Architecture(ResNet, ResNetOptions, defaults)
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    **{name: _vit(name) for name in VIT_NAMES},
-    **{name: Architecture(Hybrid, HybridOptions, options) for name, options in HYBRIDS.items()},
-    **{f"BiT-R{depth}x{width}": _resnet(depth, width, True) for depth, width in RESNETS},
-    **{f"BiT-v1-R{depth}x{width}": _resnet(depth, width, False) for depth, width in RESNETS},
+FAMILIES = (
+    (VisionTransformer, ViTOptions, VITS),
+    (Hybrid, HybridOptions, HYBRIDS),
+    (ResNet, ResNetOptions, RESNETS),
+    (AxialViT, AxialViTOptions, AXIAL_VITS),
+    (AxialResNet, AxialResNetOptions, AXIAL_RESNETS),
+    (Mixer, MixerOptions, MIXERS),
+)
+ARCHITECTURES = {
+    name: Architecture(module, options_class, defaults)
+    for module, options_class, variants in FAMILIES
+    for name, defaults in variants.items()
 }
 
 
@@ -97,7 +128,7 @@ def find_architecture(name: str) -> Architecture:
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
     if VIT_NAME.fullmatch(name):
-        return _vit(name)
+        return Architecture(VisionTransformer, ViTOptions, vit_defaults(name))
     near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.3)
     raise ConfigError(
         f"model.name={name!r} is unknown; the nearest: {', '.join(near or list_models())}."

@@ -23,8 +23,6 @@ from vit_jax.models.base import (
     PRE_LOGITS,
     Constrain,
     ImageClassifier,
-    ModelOptions,
-    as_pair,
     mean_pool,
     require_at_least,
     require_one_of,
@@ -35,7 +33,6 @@ from vit_jax.models.layers import (
     GELU,
     MLP,
     Attention,
-    PatchEmbedding,
     dropout,
     layer_norm,
     lecun_normal,
@@ -44,6 +41,7 @@ from vit_jax.models.layers import (
     stochastic_depth,
     xavier_uniform,
 )
+from vit_jax.models.patches import PatchEmbedding, PatchOptions
 from vit_jax.models.positions import (
     EVERY_LAYER,
     EVERY_LAYER_SHARED,
@@ -64,14 +62,12 @@ LINEAR, CONSTANT = "linear", "constant"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ViTOptions(ModelOptions):
+class ViTOptions(PatchOptions):
     """Everything that defines a Vision Transformer; each field is a keyword of `create_model`."""
 
-    width: int  # D, the size of a token
     depth: int  # L, the number of blocks
     mlp_width: int  # the MLP's hidden size
     num_heads: int
-    patch_size: int | tuple[int, int]
 
     positions: str = LEARNED_1D  # or "learned_2d", "sincos_2d", "relative", "none"
     position_placement: str = STEM  # or "every_layer", "every_layer_shared"
@@ -96,8 +92,7 @@ class ViTOptions(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "patch_size", as_pair("patch_size", self.patch_size))
-        require_at_least(self, 1, "width", "depth", "mlp_width", "num_heads", "scan_unroll")
+        require_at_least(self, 1, "depth", "mlp_width", "num_heads", "scan_unroll")
         require_at_least(self, 0, "num_registers", "representation_size")
         require_rates(
             self,
@@ -112,28 +107,15 @@ class ViTOptions(ModelOptions):
             stochastic_depth_schedule=(LINEAR, CONSTANT),
             gelu=GELU,
         )
-        self._check_sizes()
+        if self.width % self.num_heads:
+            raise ConfigError(
+                f"model.width={self.width} is not divisible by model.num_heads={self.num_heads}."
+            )
         self._check_positions()
         if self.pooling == CLASS_TOKEN_POOLING and self.class_token is False:
             raise ConfigError(
                 "model.pooling='token' needs model.class_token: set it, or pool by 'average'."
             )
-
-    def _check_sizes(self) -> None:
-        if self.width % self.num_heads:
-            raise ConfigError(
-                f"model.width={self.width} is not divisible by model.num_heads={self.num_heads}."
-            )
-        for side, name in enumerate(("height", "width")):
-            image, patch = self.image_size[side], self.patch_size[side]
-            if self.stem_size[side] % patch:
-                step = patch * self.stem_stride
-                stem = "" if self.stem_stride == 1 else f" times the stem's {self.stem_stride}"
-                raise ConfigError(
-                    f"model.image_size {image} ({name}) is not divisible by model.patch_size "
-                    f"{patch}{stem}: the nearest sizes that are: {image // step * step or step} "
-                    f"and {(image // step + 1) * step}."
-                )
 
     def _check_positions(self) -> None:
         kind, placement = self.positions, self.position_placement
@@ -161,27 +143,6 @@ class ViTOptions(ModelOptions):
             )
 
     @property
-    def stem_stride(self) -> int:
-        """Pixels per element of the map that is cut into patches; 1: the image itself."""
-        return 1
-
-    @property
-    def stem_channels(self) -> int:
-        """Channels of the map that is cut into patches."""
-        return self.channels
-
-    @property
-    def stem_size(self) -> tuple[int, int]:
-        """Height and width of the map that is cut into patches."""
-        height, width = self.image_size
-        return -(-height // self.stem_stride), -(-width // self.stem_stride)
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
-        return self.stem_size[0] // self.patch_size[0], self.stem_size[1] // self.patch_size[1]
-
-    @property
     def has_class_token(self) -> bool:
         """Whether a class token precedes the patches."""
         needed = self.pooling == CLASS_TOKEN_POOLING
@@ -195,16 +156,14 @@ class ViTOptions(ModelOptions):
     @property
     def num_tokens(self) -> int:
         """Length of the sequence the blocks see."""
-        return self.num_prefix_tokens + self.grid[0] * self.grid[1]
+        return self.num_prefix_tokens + self.num_patches
 
     def macs(self) -> int:
         """Multiply-accumulates of one image's forward pass; dense layers and attention only."""
-        patches = self.grid[0] * self.grid[1]
-        patch_values = self.patch_size[0] * self.patch_size[1] * self.stem_channels
-        embedding = patches * patch_values * self.width
         representation = self.width * self.representation_size
         head = (self.representation_size or self.width) * self.num_classes
-        return embedding + self.encoder_macs() + self.pooling_macs() + representation + head
+        tokens = self.embedding_macs() + self.encoder_macs() + self.pooling_macs()
+        return tokens + representation + head
 
     def encoder_macs(self) -> int:
         """Multiply-accumulates of the blocks."""
@@ -216,8 +175,8 @@ class ViTOptions(ModelOptions):
         """Multiply-accumulates of attention pooling; the other kinds have none."""
         if self.pooling != ATTENTION_POOLING:
             return 0
-        patches = self.grid[0] * self.grid[1]
-        attention = 2 * (patches + 1) * self.width**2 + 2 * patches * self.width
+        projections = 2 * (self.num_patches + 1) * self.width**2
+        attention = projections + 2 * self.num_patches * self.width
         return attention + 2 * self.width * self.mlp_width
 
 
@@ -232,7 +191,9 @@ class Block(nnx.Module):
             options, rngs, options.query_key_norm, options.num_tokens if relative else 0
         )
         self.norm2 = layer_norm(options.width, options, rngs)
-        self.mlp = MLP(options, rngs)
+        self.mlp = MLP(
+            options.width, options.mlp_width, options, rngs, dropout_rate=options.dropout_rate
+        )
         if options.layer_scale:
             self.layer_scale1 = nnx.Param(jnp.full(options.width, options.layer_scale))
             self.layer_scale2 = nnx.Param(jnp.full(options.width, options.layer_scale))
@@ -242,7 +203,7 @@ class Block(nnx.Module):
     def __call__(
         self, x: jax.Array, key: jax.Array | None, drop_rate: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Tokens [B, S, D] -> [B, S, D], and the attention weights [B, H, S, S] float32."""
+        """Tokens [B, ..., S, D] -> the same, and the weights [B, ..., H, S, S] float32."""
         attention_key, dropout_key, mlp_key, depth_key1, depth_key2 = split(key, 5)
         if self.options.position_placement == EVERY_LAYER:
             table = position_table(self.position_embedding, self.options)
@@ -266,7 +227,7 @@ class AttentionPooling(nnx.Module):
         self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, options.width)))
         self.attention = Attention(options, rngs)
         self.norm = layer_norm(options.width, options, rngs)
-        self.mlp = MLP(options, rngs)
+        self.mlp = MLP(options.width, options.mlp_width, options, rngs)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, D]."""
@@ -285,7 +246,7 @@ class VisionTransformer(ImageClassifier):
 
     def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
         super().__init__(options, options.representation_size or options.width, rngs)
-        self.embedding = PatchEmbedding(options, options.stem_channels, rngs)
+        self.embedding = PatchEmbedding(options, rngs)
         if options.has_class_token:
             self.class_token = nnx.Param(jnp.zeros((1, 1, options.width)))
         if options.num_registers:  # Not all zero, or they would stay equal to one another.

@@ -1,0 +1,90 @@
+"""The table of models: python -m vit_jax.models [PATTERN] [--image_size N] [--csv].
+
+One line a model: name, parameters (1,000 classes), GMACs of one image's forward pass, tokens (the
+length of the blocks' sequence; none for ResNets), and input size. PATTERN is a part of a name or a
+glob, in upper or lower case: `R50+`, `bit-v1`, `ViT-*/16`. No parameter is allocated.
+"""
+
+import argparse
+import csv
+import fnmatch
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from vit_jax.errors import ConfigError
+from vit_jax.models import count_parameters, list_models, model_options
+from vit_jax.models.registry import find_architecture
+
+TEXT_ROW = "{:<16} {:>15} {:>9} {:>7} {:>11}"
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    name: str
+    parameters: int
+    gmacs: float
+    tokens: int | None
+    input_size: str  # height x width
+
+
+def find_names(pattern: str) -> list[str]:
+    """The names that contain or match `pattern`, or itself if it is one; else ConfigError."""
+    glob = f"*{pattern}*".lower()
+    names = [name for name in list_models() if fnmatch.fnmatchcase(name.lower(), glob)]
+    if not names:
+        find_architecture(pattern)  # "ViT-B/4" is not listed; raises ConfigError for no model.
+    return names or [pattern]
+
+
+def describe(name: str, **options: int) -> Row:
+    """One model's line, without allocating its parameters."""
+    complete = model_options(name, **options)
+    height, width = complete.image_size
+    return Row(
+        name,
+        count_parameters(name, **options),
+        complete.macs() / 1e9,
+        complete.num_tokens,
+        f"{height}x{width}",
+    )
+
+
+def describe_all(names: Sequence[str], image_size: int) -> Iterator[Row]:
+    """The lines of those models that take the size; what the others say goes to standard error."""
+    for name in names:
+        try:
+            yield describe(name, image_size=image_size)
+        except ConfigError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m vit_jax.models", description=__doc__)
+    parser.add_argument("pattern", nargs="?", default="", help="part of a name, or a glob")
+    parser.add_argument("--image_size", type=int, default=224, help="pixels, of a square")
+    parser.add_argument("--csv", action="store_true", help="comma-separated, for a spreadsheet")
+    flags = parser.parse_args(arguments)
+    try:
+        names = find_names(flags.pattern)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if flags.csv:
+        writer.writerow(Row._fields)
+    else:
+        print(TEXT_ROW.format("name", "parameters", "GMACs", "tokens", "input size"))
+    for row in describe_all(names, flags.image_size):
+        if flags.csv:
+            writer.writerow(row._replace(gmacs=round(row.gmacs, 4)))
+        else:
+            counts = (f"{row.parameters:,}", f"{row.gmacs:,.2f}", row.tokens or "–")
+            print(TEXT_ROW.format(row.name, *counts, row.input_size), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Cutting an image, or a stem's feature map, into patches."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from einops import rearrange
+from flax import nnx
+
+from vit_jax.errors import ConfigError
+from vit_jax.models.base import ModelOptions, as_pair, require_at_least
+from vit_jax.models.layers import lecun_normal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PatchOptions(ModelOptions):
+    """The options of every model whose tokens are patches."""
+
+    width: int  # D, the size of a token
+    patch_size: int | tuple[int, int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "patch_size", as_pair("patch_size", self.patch_size))
+        require_at_least(self, 1, "width")
+        for side, name in enumerate(("height", "width")):
+            image, patch = self.image_size[side], self.patch_size[side]
+            if self.stem_size[side] % patch:
+                step = patch * self.stem_stride
+                stem = "" if self.stem_stride == 1 else f" times the stem's {self.stem_stride}"
+                raise ConfigError(
+                    f"model.image_size {image} ({name}) is not divisible by model.patch_size "
+                    f"{patch}{stem}: the nearest sizes that are: {image // step * step or step} "
+                    f"and {(image // step + 1) * step}."
+                )
+
+    @property
+    def stem_stride(self) -> int:
+        """Pixels per element of the map that is cut into patches; 1: the image itself."""
+        return 1
+
+    @property
+    def stem_channels(self) -> int:
+        """Channels of the map that is cut into patches."""
+        return self.channels
+
+    @property
+    def stem_size(self) -> tuple[int, int]:
+        """Height and width of the map that is cut into patches."""
+        height, width = self.image_size
+        return -(-height // self.stem_stride), -(-width // self.stem_stride)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.stem_size[0] // self.patch_size[0], self.stem_size[1] // self.patch_size[1]
+
+    @property
+    def num_patches(self) -> int:
+        """N, the patches of an image."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the sequence the blocks see."""
+        return self.num_patches
+
+    def embedding_macs(self) -> int:
+        """Multiply-accumulates of the patch embedding."""
+        values = self.patch_size[0] * self.patch_size[1] * self.stem_channels
+        return self.num_patches * values * self.width
+
+
+class PatchEmbedding(nnx.Module):
+    """A linear map of each flattened patch: a convolution whose stride is its kernel."""
+
+    def __init__(self, options: PatchOptions, rngs: nnx.Rngs):
+        shape = (*options.patch_size, options.stem_channels, options.width)
+        self.kernel = nnx.Param(lecun_normal(rngs.params(), shape))
+        self.bias = nnx.Param(jnp.zeros(options.width))
+        self.dtype = options.dtype
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Images or feature maps [B, H, W, C] -> patches [B, N, D], row by row."""
+        kernel, bias = self.kernel[...].astype(self.dtype), self.bias[...].astype(self.dtype)
+        height, width = kernel.shape[:2]
+        patches = rearrange(
+            images.astype(self.dtype), "b (h p) (w q) c -> b (h w) (p q c)", p=height, q=width
+        )
+        return patches @ rearrange(kernel, "p q c d -> (p q c) d") + bias
