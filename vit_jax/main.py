@@ -8,6 +8,7 @@ the same command again.
 
 import logging
 import os
+import re
 import sys
 
 import jax
@@ -35,17 +36,35 @@ def parse_flags(arguments: list[str]) -> ConfigDict:
     """Parses the command line; raises ConfigError for anything that it does not understand."""
     try:
         rest = flags.FLAGS(arguments)[1:]
-        if rest:
-            raise ConfigError(f"Unexpected argument {rest[0]!r}: flags start with --.")
-        if _CONFIG.value is None:
-            raise ConfigError("Name a config: --config=configs/digits.py.")
-        if _WORKDIR.value is None and not _DRY_RUN.value:
-            raise ConfigError("Name a directory for the run's files: --workdir=DIR.")
-        return _CONFIG.value
     except flags.Error as error:
-        raise ConfigError(str(error)) from error
-    except (AttributeError, KeyError, TypeError, OSError, ValueError) as error:
-        raise ConfigError(f"--config: {' '.join(str(error).split())}") from error
+        first, *_, last = f"{error}\n".split("\n", 1)[0], *str(error).strip().split("\n")
+        raise ConfigError(first if first == last else f"{first} {last}") from error
+    except (
+        AttributeError,
+        KeyError,
+    ) as error:  # An unknown key, in a config file or as --config.KEY.
+        raise ConfigError(unknown_key_message(str(error))) from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"--config: {error}") from error
+    if rest:
+        raise ConfigError(f"Unexpected argument {rest[0]!r}: flags start with --.")
+    if _CONFIG.value is None:
+        raise ConfigError("Name a config: --config=configs/digits.py.")
+    if not isinstance(_CONFIG.value, ConfigDict):  # What stands in for a file that is not there.
+        raise ConfigError(f"--config={flags.FLAGS['config'].config_filename}: no such file.")
+    if _WORKDIR.value is None and not _DRY_RUN.value:
+        raise ConfigError("Name a directory for the run's files: --workdir=DIR.")
+    return _CONFIG.value
+
+
+def unknown_key_message(text: str) -> str:
+    """The key and the nearest known one from `ml_collections`' message, which lists them all."""
+    key = re.search(r"[\"'](\w+)\\?[\"']", text)
+    near = re.search(r'Did you mean "(\w+)"', text)
+    if not key:
+        return f"--config: {text}"
+    hint = f"did you mean {near.group(1)!r}" if near else "vit_jax/config.py has all of them"
+    return f"config has no key {key.group(1)!r}; {hint}."
 
 
 def enable_compilation_cache(workdir: str) -> None:

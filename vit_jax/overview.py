@@ -39,7 +39,7 @@ def describe_run(
         f"model     {config.model.name} for {options.num_classes} classes at "
         f"{options.image_size[0]}x{options.image_size[1]} px: {format_count(num_params)} "
         f"parameters, {options.macs() / 1e9:.3g} GMACs per image, computing in {options.dtype}",
-        f"data      {config.data.source}, {num_train_examples:,} training examples",
+        f"data      {config.data.source or '(not named yet)'}, {num_train_examples:,} examples an epoch",
         f"batch     {describe_batch(config, mesh)}",
         f"length    {describe_durations(config, durations, num_train_examples)}",
         f"optimizer {config.optimizer.name}, learning rate {describe_schedule(schedule, durations)}",
