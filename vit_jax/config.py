@@ -6,6 +6,7 @@ a key that is not declared here is an error, in a config file as on the command 
 
 import dataclasses
 import difflib
+import math
 import re
 from typing import Any
 
@@ -18,7 +19,7 @@ from vit_jax.models import registry
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.schedules import LINEAR_END, SCHEDULES
 
-# The units of a duration; where a key is given in several, the first wins.
+# The units of a duration. One is given; `total_steps` wins over the others.
 UNITS = ("steps", "epochs", "examples")
 DURATIONS = ("total", "warmup", "eval_every", "checkpoint_every")
 
@@ -32,27 +33,30 @@ CHOICES = {
     "data.eval_crop": ("resize", "center"),
     "data.interpolation": ("bilinear", "bicubic"),
 }
-RANGES = {  # lowest, highest
-    "batch_size": (1, None),
-    "log_every_steps": (1, None),
-    "keep_checkpoints": (1, None),
-    "ema_decay": (0, 1),
+ANY = math.inf
+RANGES = {  # lowest, highest; both included, and finite
+    "batch_size": (1, ANY),
+    "log_every_steps": (1, ANY),
+    "keep_checkpoints": (1, ANY),
     "data.held_out_fraction": (0, 0.9),
-    "data.train_crop_padding": (0, None),
-    "data.eval_resize": (1, None),
-    "data.num_threads": (0, None),
-    "data.num_workers": (0, None),
-    "model.num_classes": (0, None),
-    "optimizer.learning_rate": (0, None),
-    "optimizer.weight_decay": (0, None),
-    "optimizer.grad_clip_norm": (0, None),
-    "optimizer.accumulation_steps": (1, None),
-    "mesh.fsdp": (1, None),
-    "mesh.tensor": (1, None),
-    "profile.start_step": (0, None),
-    "profile.num_steps": (0, None),
-    **{f"{duration}_{unit}": (0, None) for duration in DURATIONS for unit in UNITS},
+    "data.train_crop_padding": (0, ANY),
+    "data.eval_resize": (1, ANY),
+    "data.num_threads": (0, ANY),
+    "data.num_workers": (0, ANY),
+    "model.num_classes": (0, ANY),
+    "optimizer.learning_rate": (0, ANY),
+    "optimizer.weight_decay": (0, ANY),
+    "optimizer.grad_clip_norm": (0, ANY),
+    "optimizer.accumulation_steps": (1, ANY),
+    "mesh.data": (-1, ANY),
+    "mesh.fsdp": (1, ANY),
+    "mesh.tensor": (1, ANY),
+    "profile.start_step": (0, ANY),
+    "profile.num_steps": (0, ANY),
+    **{f"{duration}_{unit}": (0, ANY) for duration in DURATIONS for unit in UNITS},
 }
+# At 1 a moving average never moves.
+FROM_ZERO_BELOW_ONE = ("ema_decay", "optimizer.b1", "optimizer.b2", "optimizer.momentum")
 
 
 def default_config() -> ConfigDict:
@@ -68,7 +72,7 @@ def default_config() -> ConfigDict:
     for duration in DURATIONS:
         for unit in UNITS:
             config[f"{duration}_{unit}"] = 0.0 if unit == "epochs" else 0
-    config.log_every_steps = 50
+    config.log_every_steps = 50  # Of the console and the metrics files.
     config.keep_checkpoints = 1  # The latest so many are kept, and the best one.
     config.best_metric = "eval/accuracy"  # The highest is best; "": keep no best checkpoint.
     config.loss = "softmax"  # softmax | sigmoid (summed over classes)
@@ -102,8 +106,8 @@ def default_config() -> ConfigDict:
     optimizer.learning_rate = 1e-3  # At its peak, for the whole batch.
     optimizer.weight_decay = 0.0  # Times the learning rate, on kernels only.
     optimizer.grad_clip_norm = 0.0  # Of the global norm; 0: none.
-    optimizer.b1 = 0.9
-    optimizer.b2 = 0.999
+    optimizer.b1 = 0.9  # Decay of Adam's first moment.
+    optimizer.b2 = 0.999  # Decay of Adam's second moment.
     optimizer.momentum = 0.9  # Of sgd.
     optimizer.momentum_dtype = "float32"  # Or bfloat16; sgd's momentum, Adam's first moment.
     optimizer.accumulation_steps = 1  # The batch is split into so many micro-batches.
@@ -138,6 +142,17 @@ def _model_config() -> ConfigDict:
     return config
 
 
+def flatten(config: ConfigDict | dict, prefix: str = "") -> dict[str, Any]:
+    """Every key with its value, nested ones joined by dots: {"optimizer.name": "adamw", ...}."""
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, ConfigDict | dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
 def model_options(config: ConfigDict, num_classes: int) -> Any:
     """The model's complete options: the named architecture's, with those that the config sets."""
     chosen = {key: value for key, value in config.model.items() if value is not None}
@@ -148,21 +163,23 @@ def model_options(config: ConfigDict, num_classes: int) -> Any:
 def validate(config: ConfigDict) -> None:
     """Raises ConfigError, naming the key, for a value that cannot work."""
     for key, choices in CHOICES.items():
-        value = _lookup(config, key)
+        value = lookup(config, key)
         if value not in choices:
             near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0)[0]
             raise ConfigError(
                 f"config.{key}={value!r}: must be one of {', '.join(choices)}; the nearest: {near}."
             )
     for key, (lowest, highest) in RANGES.items():
-        value = _lookup(config, key)
-        if value < lowest or (highest is not None and value > highest):
-            limit = f"at least {lowest}" if value < lowest else f"at most {highest}"
+        value = lookup(config, key)
+        if not lowest <= value <= highest or math.isinf(value):  # NaN is in no range.
+            limit = f"at least {lowest}" if highest == ANY else f"from {lowest} to {highest}"
             raise ConfigError(f"config.{key}={value}: must be {limit}.")
-    if config.ema_decay == 1:
-        raise ConfigError("config.ema_decay=1.0: the average would never move; try 0.9999.")
+    for key in FROM_ZERO_BELOW_ONE:
+        if not 0 <= (value := lookup(config, key)) < 1:
+            raise ConfigError(f"config.{key}={value}: must be at least 0 and less than 1.")
     area = config.data.train_crop_area
-    if len(area) != 2 or not 0 < area[0] <= area[1] <= 1:
+    numbers = len(area) == 2 and all(isinstance(share, int | float) for share in area)
+    if not numbers or not 0 < area[0] <= area[1] <= 1:
         raise ConfigError(
             f"config.data.train_crop_area={area}: must be 0 < lowest <= highest <= 1."
         )
@@ -172,13 +189,15 @@ def validate(config: ConfigDict) -> None:
         raise ConfigError(f"config.init_skip={config.init_skip!r}: {error}.") from error
     for duration in DURATIONS:
         given = [key for unit in UNITS if config[key := f"{duration}_{unit}"]]
-        if len(given) > 1 and duration != "total":
+        # An explicit total_steps shortens any preset.
+        if len(given) > 1 and given[0] != "total_steps":
             raise ConfigError(
                 f"config.{given[0]} and config.{given[1]} are both set: set one of them to 0."
             )
 
 
-def _lookup(config: ConfigDict, key: str) -> Any:
+def lookup(config: ConfigDict, key: str) -> Any:
+    """The value or section at a dotted key."""
     for part in key.split("."):
         config = config[part]
     return config
@@ -197,16 +216,15 @@ class Durations:
 def durations(config: ConfigDict, num_train_examples: int) -> Durations:
     """All durations in updates, rounded down, but at least 1 where given.
 
-    Of several units `_steps` wins, then `_epochs`, then `_examples`. Raises ConfigError if the
-    run has no length.
+    Raises ConfigError if the run has no length.
     """
 
     def steps(duration: str) -> int:
         if given := config[f"{duration}_steps"]:
             return given
         epochs, examples = config[f"{duration}_epochs"], config[f"{duration}_examples"]
-        examples = epochs * num_train_examples or examples
-        return max(1, int(examples / config.batch_size)) if examples else 0
+        examples = round(epochs * num_train_examples) if epochs else examples
+        return max(1, examples // config.batch_size) if epochs or examples else 0
 
     resolved = Durations(**{duration: steps(duration) for duration in DURATIONS})
     if not resolved.total:

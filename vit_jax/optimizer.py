@@ -38,17 +38,21 @@ def path_name(path: tuple) -> str:
 def decay_mask(params: dict) -> dict:
     """True for the parameters that weight decay shrinks: kernels, not biases, norms, embeddings."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: path_name(path).endswith("kernel"), params
+        lambda path, _: path_name(path[-1:]) == "kernel", params
     )
 
 
 def build_optimizer(config: ConfigDict, schedule: Schedule) -> optax.GradientTransformation:
-    """The optimiser that `config.optimizer` names, with the rate that `schedule` gives."""
-    chain = []
+    """The optimiser that `config.optimizer` names, with the rate that `schedule` gives.
+
+    The parts have names, not numbers, so that a checkpoint fits whether or not there is a clip or
+    a decay.
+    """
+    chain = {}
     if config.grad_clip_norm:
-        chain.append(optax.clip_by_global_norm(config.grad_clip_norm))
-    chain.append(OPTIMIZERS[config.name](config))
+        chain["clip"] = optax.clip_by_global_norm(config.grad_clip_norm)
+    chain["direction"] = OPTIMIZERS[config.name](config)
     if config.weight_decay:
-        chain.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask))
-    chain.append(optax.scale_by_learning_rate(schedule))
-    return optax.chain(*chain)
+        chain["decay"] = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    chain["rate"] = optax.scale_by_learning_rate(schedule)
+    return optax.named_chain(*chain.items())

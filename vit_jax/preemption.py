@@ -27,9 +27,9 @@ def stop_signal() -> Iterator[threading.Event]:
         return
 
     def handle(number: int, _frame: object) -> None:
-        logger.warning("%s: saving, then stopping.", signal.Signals(number).name)
         event.set()
         restore()
+        logger.warning("%s: saving, then stopping.", signal.Signals(number).name)
 
     signals = (signal.SIGTERM, signal.SIGINT)
     previous = {number: signal.signal(number, handle) for number in signals}

@@ -1,7 +1,7 @@
 """Learning-rate schedules: functions from the number of completed updates to the rate.
 
 Each is a decay in progress p times a linear warm-up min(1, step / warmup). p runs from 0 at the
-end of the warm-up to 1 at the last step, and stays 0 in a run that ends within its warm-up.
+end of the warm-up to 1 when all updates are done, and stays 0 in a run that ends within its warm-up.
 """
 
 from collections.abc import Callable

@@ -18,7 +18,7 @@ TRAINING_FLOPS_PER_MAC = 6  # 2 per multiply-accumulate; backward costs twice th
 
 
 class NonFiniteLossError(Exception):
-    """Training diverged: the loss became infinite or NaN."""
+    """Training diverged: the loss, or its gradient, became infinite or NaN."""
 
 
 class StepLog:
@@ -71,7 +71,7 @@ class StepLog:
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
         """Takes the metrics of the step just dispatched, and reports those of an earlier one.
 
-        Raises NonFiniteLossError, naming the step, if that one's loss is not finite.
+        Raises NonFiniteLossError, naming the step, if that one's loss or gradient is not finite.
         """
         self._in_flight.append((step, metrics))
         if len(self._in_flight) > STEPS_IN_FLIGHT:
@@ -112,10 +112,11 @@ class StepLog:
 
     def _report(self, step: int, metrics: dict[str, jax.Array]) -> None:
         values = {f"train/{name}": value.item() for name, value in jax.device_get(metrics).items()}
-        if not math.isfinite(values["train/loss"]):
+        loss, grad_norm = values["train/loss"], values["train/grad_norm"]
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise NonFiniteLossError(
-                f"The loss of step {step} is {values['train/loss']}. The last checkpoint is good; "
-                "a lower config.optimizer.learning_rate, a longer warm-up or "
+                f"The loss of step {step} is {loss}, its gradient's norm {grad_norm}. The last "
+                "checkpoint is good; a lower config.optimizer.learning_rate, a longer warm-up or "
                 "config.optimizer.grad_clip_norm=1 usually helps."
             )
         self._console.update(step)

@@ -3,13 +3,14 @@
 import json
 import logging
 import os
+import uuid
 from importlib import metadata
-from typing import Any
 
 import jax
 from etils import epath
 from ml_collections import ConfigDict
 
+from vit_jax.config import flatten
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import write_json
 
@@ -18,7 +19,6 @@ logger = logging.getLogger(__name__)
 # A run is what these keys say; with another value it cannot be the one that was interrupted.
 IDENTITY = ("model.", "batch_size", "seed", "data.source", "data.train_split", "optimizer.name")
 IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
-# Whatever these are, the parameters do not depend on them.
 PACKAGES = ("vit_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
@@ -27,7 +27,7 @@ def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
     path = epath.Path(directory)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".write_test_{os.getpid()}"
+        probe = path / f".write_test_{uuid.uuid4().hex}"  # Of this process, whatever its host.
         probe.write_text("")
         probe.unlink()
     except OSError as error:
@@ -47,7 +47,12 @@ def record_config(directory: epath.Path, config: ConfigDict, *, resuming: bool) 
     # Through JSON and back, so that pairs compare equal to the lists they are stored as.
     current = json.loads(config.to_json_best_effort())
     if resuming and path.exists():
-        previous = json.loads(path.read_text())["config"]
+        try:
+            previous = json.loads(path.read_text())["config"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{path} is damaged ({error!r}): remove it to resume without comparing configs."
+            ) from error
         check_same_run(directory, previous, current)
     write_json(path, {"config": current, "versions": package_versions()})
 
@@ -55,28 +60,20 @@ def record_config(directory: epath.Path, config: ConfigDict, *, resuming: bool) 
 def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None:
     """Compares two configs as `record_config` describes."""
     before, after = flatten(previous), flatten(current)
+    refused = []
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
         if old == new:
             continue
-        same_mathematics = key in IDENTITY_EXCEPTIONS
-        if key.startswith(IDENTITY) and not same_mathematics:
-            raise CheckpointError(
-                f"{directory} holds a run with config.{key}={old!r}, not {new!r}: resume it with "
-                "the config it was started with, or choose another --workdir."
-            )
-        logger.warning("config.%s was %r before this resume and is %r now.", key, old, new)
-
-
-def flatten(config: dict, prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined by dots."""
-    flat = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat.update(flatten(value, f"{prefix}{key}."))
+        if key.startswith(IDENTITY) and key not in IDENTITY_EXCEPTIONS:
+            refused.append(f"config.{key}={old!r}, not {new!r}")
         else:
-            flat[prefix + key] = value
-    return flat
+            logger.warning("config.%s was %r before this resume and is %r now.", key, old, new)
+    if refused:
+        raise CheckpointError(
+            f"{directory} holds a run with {'; '.join(refused)}: resume it with the config it was "
+            "started with, or choose another --workdir."
+        )
 
 
 def package_versions() -> dict[str, str]:

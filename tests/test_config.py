@@ -1,0 +1,173 @@
+"""Keys, their ranges and choices, durations, and the model's options."""
+
+import pathlib
+import re
+
+import pytest
+
+import vit_jax.config as config_lib
+from vit_jax.config import default_config, durations, flatten, lookup, model_options, validate
+from vit_jax.errors import ConfigError
+from vit_jax.models import list_models
+
+
+def changed(**values):
+    """The default config with some (dotted) keys set."""
+    config = default_config()
+    config.total_steps = 10
+    with config.unlocked():
+        config.update_from_flattened_dict(values)
+    return config
+
+
+def test_the_defaults_are_valid_but_for_the_missing_length():
+    config = default_config()
+    validate(config)
+    with pytest.raises(ConfigError, match="total_steps, total_epochs and total_examples"):
+        durations(config, 100)
+
+
+def test_every_key_says_what_it_is_for():
+    source = pathlib.Path(config_lib.__file__).read_text()
+    # Not the lines that make a section: `config.data = data = ConfigDict()`.
+    declared = re.findall(r"^    \w+\.(\w+) = (?!_|\w+ = )(.*)$", source, re.MULTILINE)
+    assert len(declared) > 40
+    assert [name for name, rest in declared if "#" not in rest] == []
+
+
+@pytest.mark.parametrize("place", ["", "data", "model", "optimizer", "schedule", "mesh", "profile"])
+def test_unknown_keys_cannot_be_set(place):
+    section = lookup(default_config(), place) if place else default_config()
+    with pytest.raises(AttributeError, match="nonsense"):
+        section.nonsense = 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("batch_size", "64"), ("seed", 1.5), ("model.dropout_rate", "high"), ("data.flip", "yes")],
+)
+def test_values_of_another_type_cannot_be_set(key, value):
+    section, _, name = key.rpartition(".")
+    with pytest.raises(TypeError):
+        (lookup(default_config(), section) if section else default_config())[name] = value
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("batch_size", 0, "must be at least 1"),
+        ("total_steps", -1, "must be at least 0"),
+        ("total_epochs", float("inf"), "must be at least 0"),
+        ("warmup_epochs", float("nan"), "must be at least 0"),
+        ("log_every_steps", 0, "must be at least 1"),
+        ("keep_checkpoints", 0, "must be at least 1"),
+        ("ema_decay", 1.0, "less than 1"),
+        ("ema_decay", -0.1, "at least 0"),
+        ("loss", "hinge", "softmax, sigmoid"),
+        ("init_skip", "(", "unterminated"),
+        ("data.held_out_fraction", 0.95, "from 0 to 0.9"),
+        ("data.train_crop", "incepton", "the nearest: inception"),
+        ("data.eval_crop", "centre", "the nearest: center"),
+        ("data.interpolation", "linear", "the nearest: bilinear"),
+        ("data.train_crop_area", (0.5, 0.2), "lowest <= highest"),
+        ("data.train_crop_area", (0.5,), "lowest <= highest"),
+        ("data.train_crop_area", ("a", "b"), "lowest <= highest"),
+        ("data.train_crop_area", (0.0, 1.0), "0 < lowest"),
+        ("model.num_classes", -1, "must be at least 0"),
+        ("optimizer.name", "adam", "the nearest: adamw"),
+        ("optimizer.learning_rate", -1.0, "must be at least 0"),
+        ("optimizer.learning_rate", float("nan"), "must be at least 0"),
+        ("optimizer.b1", 1.0, "less than 1"),
+        ("optimizer.momentum_dtype", "float16", "float32, bfloat16"),
+        ("optimizer.accumulation_steps", 0, "must be at least 1"),
+        ("schedule.name", "cosin", "the nearest: cosine"),
+        ("mesh.fsdp", 0, "must be at least 1"),
+        ("mesh.data", -2, "must be at least -1"),
+        ("profile.num_steps", -1, "must be at least 0"),
+    ],
+)
+def test_impossible_values_are_named(key, value, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        validate(changed(**{key: value}))
+    assert f"config.{key}=" in str(error.value)
+
+
+@pytest.mark.parametrize("duration", ["warmup", "eval_every", "checkpoint_every"])
+def test_a_duration_in_two_units_is_refused(duration):
+    config = changed(**{f"{duration}_epochs": 1.0, f"{duration}_examples": 7})
+    with pytest.raises(ConfigError, match=f"{duration}_epochs and config.{duration}_examples"):
+        validate(config)
+
+
+def test_total_steps_wins_over_other_units_which_may_not_meet():
+    config = changed(total_steps=7, total_epochs=3.0)
+    validate(config)
+    assert durations(config, 1000).total == 7
+    with pytest.raises(ConfigError, match="total_epochs and config"):
+        validate(changed(total_steps=0, total_epochs=3.0, total_examples=5))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "steps"),  # Of 1,000 examples in batches of 64.
+    [
+        ("steps", 12, 12),
+        ("epochs", 3.0, 46),  # 3000 / 64 = 46.9
+        ("epochs", 0.001, 1),
+        ("epochs", 0.0004, 1),  # Less than one example, yet asked for.
+        ("examples", 1280, 20),
+        ("examples", 1343, 20),
+        ("examples", 5, 1),
+    ],
+)
+@pytest.mark.parametrize("duration", config_lib.DURATIONS)
+def test_durations_in_every_unit(duration, key, value, steps):
+    base = {} if duration == "total" else {"total_steps": 100}
+    config = changed(**{"batch_size": 64, "total_steps": 0, **base, f"{duration}_{key}": value})
+    assert getattr(durations(config, 1000), duration) == steps
+
+
+def test_epochs_are_not_cut_short_by_rounding_errors():
+    assert 0.29 * 100 < 29  # In floating point.
+    config = changed(batch_size=1, total_steps=0, total_epochs=0.29)
+    assert durations(config, 100).total == 29
+
+
+def test_flatten_joins_keys_by_dots():
+    assert flatten({"a": 1, "b": {"c": (2, 3), "d": {"e": None}}}) == {
+        "a": 1,
+        "b.c": (2, 3),
+        "b.d.e": None,
+    }
+    assert flatten(default_config())["optimizer.name"] == "adamw"
+
+
+def test_model_options_are_the_architectures_unless_set():
+    options = model_options(changed(**{"model.name": "ViT-S/32"}), num_classes=7)
+    assert (options.width, options.patch_size, options.num_classes) == (384, (32, 32), 7)
+    assert (options.dropout_rate, options.image_size) == (0.0, (224, 224))
+    config = changed(**{"model.name": "ViT-S/32", "model.dropout_rate": 0.3})
+    config.model.image_size = (64, 96)
+    config.model.patch_size = (16, 8)
+    options = model_options(config, num_classes=7)
+    assert options.dropout_rate == 0.3
+    assert (options.image_size, options.patch_size) == ((64, 96), (16, 8))
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_listed_model_can_be_configured(name):
+    assert model_options(changed(**{"model.name": name}), num_classes=3).num_classes == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model.name": "ViT-B16"}, "ViT-B/16"),
+        ({"model.image_size": 230}, "230.*16"),
+        ({"model.width": 100}, "model.width=100 .*model.num_heads=12"),
+        ({"model.dropout_rate": 1.5}, "model.dropout_rate=1.5"),
+        ({"model.name": "BiT-R50x1", "model.num_heads": 3}, "model.num_heads: BiT-R50x1 has no"),
+    ],
+)
+def test_impossible_models_are_named(values, message):
+    with pytest.raises(ConfigError, match=message):
+        model_options(changed(**values), num_classes=10)

@@ -1,0 +1,145 @@
+"""Config files, and keys set on the command line."""
+
+import pytest
+
+from vit_jax.config import default_config, model_options
+from vit_jax.config_file import load_config
+from vit_jax.errors import ConfigError
+
+DIGITS = "configs/digits.py"
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(*lines):
+        path = tmp_path / "mine.py"
+        path.write_text("\n".join(lines) + "\n")
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("seed=7", "seed", 7),
+        ("optimizer.learning_rate=3e-4", "optimizer.learning_rate", 3e-4),
+        ("optimizer.learning_rate=1", "optimizer.learning_rate", 1.0),
+        ("optimizer.name=sgd", "optimizer.name", "sgd"),
+        ("data.flip=true", "data.flip", True),
+        ("data.flip=False", "data.flip", False),
+        ("data.train_crop_area=(0.2, 1)", "data.train_crop_area", (0.2, 1)),
+        ("data.source=folder:/a=b", "data.source", "folder:/a=b"),
+        ("data.train_split=train[:98%]", "data.train_split", "train[:98%]"),
+        ("init=", "init", ""),
+        ("model.dropout_rate=0.1", "model.dropout_rate", 0.1),
+        ("model.image_size=64", "model.image_size", 64),
+        ("model.image_size=64,32", "model.image_size", (64, 32)),
+        ("model.image_size=(64, 32)", "model.image_size", (64, 32)),
+        ("model.patch_size=(8,4)", "model.patch_size", (8, 4)),
+        ("model.class_token=false", "model.class_token", False),
+        ("model.pooling=average", "model.pooling", "average"),
+    ],
+)
+def test_keys_are_read_by_their_type(override, key, value):
+    config = load_config(DIGITS, [override])
+    found = config
+    for part in key.split("."):
+        found = found[part]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_rectangular_images_reach_the_model():
+    config = load_config(DIGITS, ["model.image_size=16,8", "model.patch_size=(4,2)"])
+    options = model_options(config, num_classes=10)
+    assert (options.image_size, options.patch_size) == ((16, 8), (4, 2))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("bath_size=3", "config.bath_size: no such key; the nearest: batch_size"),
+        ("optimizer.lr=3", "no such key.*optimizer.learning_rate"),
+        ("learning_rate=3", "the nearest: .*optimizer.learning_rate"),
+        ("modell.width=3", "the nearest: model.width"),
+        ("model=3", "no such key"),
+        ("seed.x=3", "the nearest: seed"),
+        ("zzz=3", "no such key; the nearest: "),
+        ("batch_size=big", "config.batch_size=big: expected a whole number"),
+        ("batch_size=1.5", "expected a whole number"),
+        ("batch_size=", "expected a whole number"),
+        ("optimizer.b1=high", "expected a number"),
+        ("data.flip=maybe", "expected true or false"),
+        ("data.train_crop_area=0.2", "expected a tuple"),
+        ("data.train_crop_area=a", "expected a tuple"),
+    ],
+)
+def test_unknown_keys_and_wrong_types_are_named(override, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(DIGITS, [override])
+
+
+def test_a_duration_replaces_the_files_in_other_units():
+    assert load_config(DIGITS).total_epochs == 60
+    config = load_config(DIGITS, ["total_examples=1000", "warmup_steps=3"])
+    assert (config.total_examples, config.total_epochs, config.total_steps) == (1000, 0, 0)
+    assert (config.warmup_steps, config.warmup_epochs) == (3, 0)
+    assert config.eval_every_epochs == 10
+
+
+def test_the_last_of_equal_keys_wins():
+    assert load_config(DIGITS, ["seed=1", "seed=2"]).seed == 2
+
+
+def test_arguments_follow_a_colon(file):
+    path = file(
+        "from vit_jax.config import default_config",
+        "def get_config(arguments):",
+        "    config = default_config()",
+        "    config.note = arguments",
+        "    return config",
+    )
+    assert load_config(f"{path}:b16,imagenet:x").note == "b16,imagenet:x"
+    with pytest.raises(ConfigError, match=r"digits.py.*takes 0 positional arguments"):
+        load_config(f"{DIGITS}:b16")
+
+
+HEAD = (
+    "from vit_jax.config import default_config",
+    "def get_config():",
+    "    c = default_config()",
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([*HEAD, "    c.bath_size = 3"], 'line 4: .*"bath_size" does not exist.*batch_size'),
+        ([*HEAD, "    c.batch_size = '3'"], "line 4: .*batch_size.*int"),
+        ([*HEAD, "    c.seed = 3"], "must return a ConfigDict, not None"),
+        (["def get_config(:"], r"mine.py: .*line 1"),
+        (["import no_such_package"], "line 1: No module named 'no_such_package'"),
+        (["x = 1"], "get_config"),
+        (["1 / 0"], "line 1: division by zero"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_line(file, lines, message):
+    path = file(*lines)
+    with pytest.raises(ConfigError, match=message) as error:
+        load_config(path)
+    assert path in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+    assert "Other fields" not in str(error.value)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(ConfigError, match=r"there is no file configs/digitz\.py"):
+        load_config("configs/digitz.py:b16")
+
+
+def test_files_in_the_working_directory_are_found(file, monkeypatch, tmp_path):
+    file(*HEAD, "    c.seed = 5", "    return c", "assert __name__ != '__main__'")
+    monkeypatch.chdir(tmp_path)
+    assert load_config("mine.py").seed == 5
+    assert default_config().seed == 0

@@ -1,0 +1,100 @@
+"""Reading a config: a Python file's `get_config()`, then the command line's `KEY=VALUE`."""
+
+import ast
+import difflib
+import importlib.util
+import os
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from vit_jax.config import DURATIONS, UNITS, flatten, lookup
+from vit_jax.errors import ConfigError, UserError
+
+BOOLEANS = {"true": True, "false": False}
+
+
+def _parse_any(text: str) -> Any:
+    """A Python literal, true or false; any other text stands for itself."""
+    try:
+        return BOOLEANS[text.lower()] if text.lower() in BOOLEANS else ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+# A key's type -> what reads it from the command line, and how to call what is expected there.
+PARSERS: dict[type, tuple[Callable[[str], Any], str]] = {
+    bool: (lambda text: BOOLEANS[text.lower()], "true or false"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    str: (str, "text"),
+    tuple: (lambda text: tuple(ast.literal_eval(text)), "a tuple such as (0.2,1.0)"),
+    object: (_parse_any, "a number or a tuple"),
+}
+
+
+def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """The config that a file makes, with some keys set anew.
+
+    Args:
+      path: FILE, or FILE:ARGUMENTS for `get_config(ARGUMENTS)` of that Python file.
+      overrides: "KEY=VALUE" each, such as "optimizer.learning_rate=3e-4". A duration given in one
+        unit replaces the file's in any other.
+
+    Raises:
+      ConfigError: the file is not there or fails, a key is unknown, or a value has a wrong type.
+    """
+    config = _run_config_file(path)
+    assignments = dict(override.split("=", 1) for override in overrides)
+    for key in assignments:
+        duration, _, unit = key.rpartition("_")
+        if duration in DURATIONS and unit in UNITS:
+            config.update({f"{duration}_{other}": 0 for other in UNITS if other != unit})
+    for key, text in assignments.items():
+        _set(config, key, text)
+    return config
+
+
+def _run_config_file(path: str) -> ConfigDict:
+    file, *arguments = path.split(":", 1)
+    if not os.path.isfile(file):
+        raise ConfigError(f"--config={path}: there is no file {file}.")
+    spec = importlib.util.spec_from_file_location("config_file", file)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        config = module.get_config(*arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == spec.origin]
+        place = f"{file}, line {lines[-1]}" if lines else file
+        # ml_collections lists the whole config.
+        reason = re.sub(r' Other fields present: "\{.*\}"', "", str(error), flags=re.DOTALL)
+        raise ConfigError(f"{place}: {' '.join(reason.split())}") from error
+    if not isinstance(config, ConfigDict):
+        raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {config!r:.80}.")
+    return config
+
+
+def _set(config: ConfigDict, key: str, text: str) -> None:
+    """Sets one key from the command line's text, by the type that the key has."""
+    known = list(flatten(config))
+    if key not in known:
+        section = key.rpartition(".")[0]
+        near = difflib.get_close_matches(key, known, n=3, cutoff=0)
+        near += [name for name in known if name.rpartition(".")[0] == section and section]
+        raise ConfigError(
+            f"--config.{key}: no such key; the nearest: {', '.join(dict.fromkeys(near))}."
+        )
+    *sections, name = key.split(".")
+    place = lookup(config, ".".join(sections)) if sections else config
+    parse, expected = PARSERS[place.get_type(name)]
+    try:
+        place[name] = parse(text)
+    except (ValueError, SyntaxError, TypeError, KeyError) as error:
+        raise ConfigError(f"--config.{key}={text}: expected {expected}.") from error
