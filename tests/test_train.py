@@ -10,8 +10,9 @@ import vit_jax
 from tests import tiny
 from tests.runs import GOLDEN, read_metrics
 from vit_jax import sharding, train
-from vit_jax.checkpoint import TrainState
+from vit_jax.checkpoint import TrainState, restore_params
 from vit_jax.config import default_config, durations, model_options
+from vit_jax.model_file import Preprocessing
 from vit_jax.optimizer import build_optimizer
 from vit_jax.schedules import make_schedule
 
@@ -41,8 +42,8 @@ class Setup:
         self.optimizer = build_optimizer(config.optimizer, self.schedule)
         initialize = train.make_initializer(config, self.options, self.optimizer)
         abstract = train.abstract_state(initialize, config.seed, mesh)
-        self.state = train.restore_or_initialize(None, 0, initialize, config.seed, abstract)
-        forward = train.make_forward(config, self.options, mesh)
+        self.state = train.initial_state(initialize, config.seed, abstract)
+        forward = train.make_forward(config.model.name, self.options, Preprocessing(), mesh)
         self.step = train.make_train_step(config, forward, self.optimizer, self.schedule, mesh)
 
     def batches(self):
@@ -212,3 +213,16 @@ def test_profile_writes_a_trace(tmp_path):
     config.profile.start_step, config.profile.num_steps = 3, 2
     train.run(config, tmp_path)
     assert list(tmp_path.glob("tensorboard/plugins/profile/*/*.xplane.pb"))
+
+
+def test_training_starts_from_the_weights_of_another_run(tmp_path):
+    config = tiny.get_config()
+    config.total_steps = 3
+    train.run(config, tmp_path / "first")
+    config.init, config.init_skip = str(tmp_path / "first"), "head"
+    config.optimizer.learning_rate = 0.0
+    train.run(config, tmp_path / "second")
+    before, after = (restore_params(tmp_path / run) for run in ("first", "second"))
+    np.testing.assert_array_equal(after.pop("head")["kernel"], 0)
+    assert np.any(before.pop("head")["kernel"])
+    jax.tree.map(np.testing.assert_array_equal, before, after)

@@ -22,7 +22,7 @@ from vit_jax.data.sources import Source, open_source
 from vit_jax.errors import DataError
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.losses import LOSSES
-from vit_jax.model_file import ModelFile, Preprocessing, write_model_file
+from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_model_file
 from vit_jax.models import registry
 from vit_jax.models.base import as_pair
 from vit_jax.optimizer import build_optimizer
@@ -31,6 +31,7 @@ from vit_jax.preemption import PreemptedError, stop_signal
 from vit_jax.profiling import Profiler
 from vit_jax.schedules import Schedule, make_schedule
 from vit_jax.step_log import StepLog
+from vit_jax.weights.loading import initialize_from
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +82,21 @@ def run(config: ConfigDict, directory: str, *, dry_run: bool = False) -> dict[st
     )
     start_step = checkpoints.latest_step
     workdir.record_config(directory, config, resuming=start_step > 0)
-    write_model_file(directory, model_file(config, options, data))
-    state = restore_or_initialize(checkpoints, start_step, initialize, config.seed, abstract)
+    if start_step:
+        logger.info("Resuming after step %d.", start_step)
+        state = checkpoints.restore(start_step, abstract)
+        preprocessing = read_model_file(directory).preprocessing
+    else:
+        state = initial_state(initialize, config.seed, abstract)
+        preprocessing = preprocessing_of(config.data)
+        if config.init:
+            state, preprocessing = with_weights(config, options, data, state, preprocessing)
+    write_model_file(
+        directory,
+        ModelFile(config.model.name, dataclasses.asdict(options), preprocessing, data.class_names),
+    )
 
-    forward = make_forward(config, options, mesh)
+    forward = make_forward(config.model.name, options, preprocessing, mesh)
     train_step = make_train_step(config, forward, optimizer, schedule, mesh)
     evaluate = make_evaluate(config, options, data, forward, mesh)
     log = StepLog(
@@ -180,35 +192,21 @@ def build_schedule(config: ConfigDict, durations: config_lib.Durations) -> Sched
     )
 
 
-def make_forward(config: ConfigDict, options: Any, mesh: Mesh) -> Forward:
+def make_forward(name: str, options: Any, preprocessing: Preprocessing, mesh: Mesh) -> Forward:
     """The function (params, images uint8 [B, H, W, C], key=None) -> logits [B, K] float32."""
-    name, key = config.model.name, jax.random.key(0)
+    key = jax.random.key(0)
     graphdef, _ = nnx.split(nnx.eval_shape(lambda: registry.build_model(name, key, options)))
-    preprocessing = Preprocessing()
     mean, std = np.float32(preprocessing.mean), np.float32(preprocessing.std)
-    tokens = NamedSharding(mesh, PartitionSpec(sharding.BATCH_AXES))
+    rows = sharding.batch_sharding(mesh)
 
-    def constrain(x: jax.Array) -> jax.Array:
-        return jax.lax.with_sharding_constraint(x, tokens)
+    def constrain(activations: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(activations, rows)
 
     def forward(params: dict, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         normalized = (images.astype(jnp.float32) / 255 - mean) / std
         return nnx.merge(graphdef, params)(normalized, key=key, constrain=constrain)
 
     return forward
-
-
-def model_file(config: ConfigDict, options: Any, data: Data) -> ModelFile:
-    """What `model.json` says of this run's model."""
-    preprocessing = Preprocessing(
-        crop=config.data.eval_crop,
-        resize=config.data.eval_resize,
-        interpolation=config.data.interpolation,
-        antialias=config.data.antialias,
-    )
-    return ModelFile(
-        config.model.name, dataclasses.asdict(options), preprocessing, data.class_names
-    )
 
 
 # --------------------------------------------------------------------------------------- state
@@ -242,22 +240,30 @@ def abstract_state(
     )
 
 
-def restore_or_initialize(
-    checkpoints: Checkpoints,
-    step: int,
-    initialize: Callable[[jax.Array], TrainState],
-    seed: int,
-    abstract: TrainState,
+def initial_state(
+    initialize: Callable[[jax.Array], TrainState], seed: int, abstract: TrainState
 ) -> TrainState:
-    """The state of the checkpoint at `step`, or at step 0 a fresh one.
-
-    A fresh state is made where it will lie, so that no device ever holds the whole of it.
-    """
-    if step:
-        logger.info("Resuming after step %d.", step)
-        return checkpoints.restore(step, abstract)
+    """A fresh state, made where it will lie, so that no device ever holds the whole of it."""
     places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(lambda: initialize(jax.random.key(seed)), out_shardings=places)()
+
+
+def with_weights(
+    config: ConfigDict, options: Any, data: Data, state: TrainState, preprocessing: Preprocessing
+) -> tuple[TrainState, Preprocessing]:
+    """The state with the weights of `config.init`, and the normalisation that they expect."""
+    params, report, file = initialize_from(
+        config.init, options, state.params, skip=config.init_skip, class_names=data.class_names
+    )
+    logger.info("Weights from %s:\n%s", config.init, report)
+    places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
+    params = jax.device_put(params, places)
+    ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
+    normalization = {"mean": file.preprocessing.mean, "std": file.preprocessing.std}
+    return (
+        state._replace(params=params, ema=ema),
+        dataclasses.replace(preprocessing, **normalization),
+    )
 
 
 # ---------------------------------------------------------------------------------------- step
