@@ -128,7 +128,7 @@ def test_unknown_arguments_are_named(arguments, message):
             "b16",
             [
                 "ViT-B/16 for 1000 classes at 224x224 px: 87.2M parameters, 17.6 GMACs",
-                "1,281,167 training examples",
+                "1,281,167 examples an epoch",
                 "93,835 updates (300 epochs), warm-up 10,000",
             ],
         ),

@@ -69,9 +69,9 @@ def read_model_file(directory: str | os.PathLike[str]) -> ModelFile:
             preprocessing=Preprocessing(**preprocessing),
             class_names=tuple(content["class_names"]),
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{path} is missing: {directory} is not a run's workdir.") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged: {error!r}.") from error
 
 

@@ -1,0 +1,121 @@
+"""Accuracy and loss over whole splits, against NumPy over all images at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from vit_jax import sharding
+from vit_jax.config import default_config
+from vit_jax.evaluators.classification import ClassificationEvaluator
+from vit_jax.losses import LOSSES
+
+
+def forward(params, images):
+    """A linear classifier on the flattened pixels."""
+    return images.reshape(len(images), -1).astype(jnp.float32) / 255 @ params["kernel"]
+
+
+class Problem:
+    """Images, labels and a classifier; what is right of them, computed in one go."""
+
+    def __init__(self, num_images, num_classes, seed=0):
+        generator = np.random.default_rng(seed)
+        self.images = generator.integers(0, 256, (num_images, 4, 4, 1), np.uint8)
+        self.labels = generator.integers(num_classes, size=num_images).astype(np.int32)
+        self.params = {"kernel": generator.normal(size=(16, num_classes)).astype(np.float32)}
+        self.logits = np.float64(self.images.reshape(num_images, -1) / 255) @ self.params["kernel"]
+
+    def batches(self, batch_size, place=None):
+        """As the pipeline makes them: the last one is filled up, and its padding masked."""
+        for start in range(0, len(self.labels), batch_size):
+            rows = np.arange(start, start + batch_size)
+            mask = rows < len(self.labels)
+            rows = np.minimum(rows, len(self.labels) - 1)
+            batch = {"image": self.images[rows], "label": self.labels[rows], "mask": mask}
+            yield jax.device_put(batch, place)
+
+    def expected(self, loss):
+        shifted = self.logits - self.logits.max(-1, keepdims=True)
+        own = (np.arange(len(self.labels)), self.labels)
+        losses = {
+            "softmax": np.log(np.exp(shifted).sum(-1)) - shifted[own],
+            "sigmoid": np.log1p(np.exp(self.logits)).sum(-1) - self.logits[own],
+        }[loss]
+        better = (self.logits > self.logits[own][:, None]).sum(-1)
+        return {
+            "loss": losses.mean(),
+            "accuracy": (better == 0).mean(),
+            "top5_accuracy": (better < 5).mean(),
+            "count": len(self.labels),
+        }
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("num_images", "batch_size"), [(7, 4), (8, 4), (3, 4), (50, 32), (1, 1), (64, 64)]
+)
+def test_means_are_over_images_not_batches(loss, num_images, batch_size):
+    problem = Problem(num_images, num_classes=10)
+    evaluator = ClassificationEvaluator(forward, LOSSES[loss])
+    found = evaluator(problem.params, problem.batches(batch_size))
+    assert found == pytest.approx(problem.expected(loss), rel=1e-5)
+    assert all(type(value) is float for name, value in found.items() if name != "count")
+    assert type(found["count"]) is int
+
+
+def test_padding_may_hold_anything():
+    problem = Problem(7, num_classes=10)
+    *whole, last = problem.batches(4)
+    last["label"] = last["label"].at[-1].set(-1)
+    last["image"] = last["image"].at[-1].set(0)
+
+    def forward_with_nan(params, images):
+        logits = forward(params, images)
+        return jnp.where(images.max((1, 2, 3))[:, None] == 0, jnp.nan, logits)
+
+    evaluator = ClassificationEvaluator(forward_with_nan, LOSSES["softmax"])
+    found = evaluator(problem.params, [*whole, last])
+    assert found == pytest.approx(problem.expected("softmax"), rel=1e-5)
+
+
+@pytest.mark.parametrize(("num_classes", "has_top5"), [(2, False), (5, False), (6, True)])
+def test_top_5_is_reported_above_five_classes(num_classes, has_top5):
+    problem = Problem(20, num_classes)
+    evaluator = ClassificationEvaluator(forward, LOSSES["softmax"])
+    found = evaluator(problem.params, problem.batches(8))
+    expected = problem.expected("softmax")
+    if not has_top5:
+        del expected["top5_accuracy"]
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("axes", [{"data": 8}, {"data": 2, "fsdp": 4}, {"data": 4, "tensor": 2}])
+def test_fifty_images_count_fifty_on_eight_devices_as_on_one(axes):
+    config = default_config().mesh
+    config.update({"data": 1, **axes})
+    mesh = sharding.build_mesh(config)
+    problem = Problem(50, num_classes=10)
+    evaluator = ClassificationEvaluator(forward, LOSSES["softmax"])
+    alone = evaluator(problem.params, problem.batches(32, jax.devices()[0]))
+    params = jax.device_put(problem.params, NamedSharding(mesh, PartitionSpec()))
+    found = evaluator(params, problem.batches(32, sharding.batch_sharding(mesh)))
+    assert alone["count"] == found["count"] == 50
+    assert found == pytest.approx(alone, abs=1e-5)
+
+
+def test_batches_are_read_one_late_and_every_one_once():
+    problem, taken = Problem(12, num_classes=3), []
+
+    def batches():
+        for number, batch in enumerate(problem.batches(4)):
+            taken.append(number)
+            yield batch
+
+    evaluator = ClassificationEvaluator(forward, LOSSES["softmax"])
+    with jax.transfer_guard("disallow"):
+        placed = list(problem.batches(4, jax.devices()[0]))
+        found = evaluator(jax.device_put(problem.params), placed)
+    assert evaluator(problem.params, batches()) == found
+    assert taken == [0, 1, 2]

@@ -1,0 +1,76 @@
+"""`model.json` is written whole and read back equal."""
+
+import dataclasses
+import json
+
+import pytest
+
+from vit_jax.errors import CheckpointError
+from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_model_file
+from vit_jax.models import registry
+
+OPTIONS = dataclasses.asdict(
+    registry.model_options("ViT-B/16", image_size=(64, 32), patch_size=(16, 8), num_classes=3)
+)
+
+
+@pytest.mark.parametrize(
+    "model_file",
+    [
+        ModelFile("ViT-B/16", OPTIONS),
+        ModelFile(
+            "ViT-B/16",
+            OPTIONS,
+            Preprocessing((0.485, 0.456, 0.406), (0.2, 0.2, 0.2), "center", 248, "bicubic", False),
+            ("élève", "cat, dog", ""),
+        ),
+        ModelFile("BiT-R50x1", dataclasses.asdict(registry.model_options("BiT-R50x1"))),
+    ],
+)
+def test_a_model_file_comes_back_equal(tmp_path, model_file):
+    write_model_file(tmp_path, model_file)
+    found = read_model_file(tmp_path)
+    assert found == model_file
+    # Complete: the same options result.
+    assert dataclasses.asdict(registry.model_options(found.name, **found.options)) == found.options
+    assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
+
+
+def test_a_new_file_replaces_the_old_one(tmp_path):
+    for name in ("ViT-B/16", "ViT-S/16"):
+        write_model_file(str(tmp_path), ModelFile(name, OPTIONS))
+    assert read_model_file(str(tmp_path)).name == "ViT-S/16"
+
+
+def test_a_missing_file_is_named(tmp_path):
+    (tmp_path / "weights.npz").write_text("")
+    for directory in (tmp_path, tmp_path / "nothing", tmp_path / "weights.npz"):
+        with pytest.raises(CheckpointError, match=r"model\.json is missing.*not a run's workdir"):
+            read_model_file(directory)
+
+
+@pytest.fixture
+def content(tmp_path):
+    write_model_file(tmp_path, ModelFile("ViT-B/16", OPTIONS))
+    return json.loads((tmp_path / "model.json").read_text())
+
+
+def test_a_newer_format_is_refused(tmp_path, content):
+    (tmp_path / "model.json").write_text(json.dumps({**content, "format_version": 2}))
+    with pytest.raises(CheckpointError, match=r"format version 2.*up to 1: upgrade"):
+        read_model_file(tmp_path)
+
+
+@pytest.mark.parametrize("removed", ["format_version", "model", "preprocessing", "class_names"])
+def test_an_incomplete_file_is_named(tmp_path, content, removed):
+    del content[removed]
+    (tmp_path / "model.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=rf"model\.json is damaged.*{removed}"):
+        read_model_file(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"ViT"', '{"format_version": 1, "model": []}'])
+def test_a_damaged_file_is_named(tmp_path, text):
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"model\.json is damaged"):
+        read_model_file(tmp_path)

@@ -1,0 +1,111 @@
+"""What a run says of itself before it starts."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from vit_jax import overview, sharding
+from vit_jax.checkpoint import TrainState
+from vit_jax.config import Durations, default_config, model_options
+from vit_jax.schedules import make_schedule
+
+DURATIONS = Durations(total=100, warmup=10, eval_every=25, checkpoint_every=0)
+
+
+def mesh_of(num_devices, **axes):
+    config = default_config().mesh
+    config.update(axes)
+    return sharding.build_mesh(config, jax.devices()[:num_devices])
+
+
+def abstract_state(mesh):
+    """A state of a 512 x 512 kernel and a bias."""
+    shapes = {
+        "kernel": jax.ShapeDtypeStruct((512, 512), jnp.float32),
+        "bias": jax.ShapeDtypeStruct((512,), jnp.float32),
+    }
+    places = sharding.param_shardings(shapes, mesh)
+    params = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        places,
+    )
+    return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, (), None)
+
+
+def describe(mesh, **values):
+    config = default_config()
+    config.update_from_flattened_dict({"data.source": "digits", **values})
+    return overview.describe_run(
+        config,
+        model_options(config, num_classes=10),
+        1437,
+        DURATIONS,
+        make_schedule("cosine", base=1e-3, total_steps=100, warmup_steps=10),
+        abstract_state(mesh),
+        mesh,
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model     ViT-B/16 for 10 classes at 224x224 px: 263k parameters, 17.6 GMACs per image",
+        "computing in float32",
+        "data      digits, 1,437 examples an epoch",
+        "batch     128 per update, 128 on each of 1 cpu devices (data=1 x fsdp=1 x tensor=1)",
+        "length    100 updates (8.907 epochs), warm-up 10, evaluation every 25 and at the end, "
+        "checkpoint at the end",
+        "optimizer adamw, learning rate 0 (update 1), 0.001 (update 11)",
+        "kernel",
+        "262,656",
+    ],
+)
+def test_a_run_is_described(text):
+    assert text in describe(mesh_of(1))
+
+
+def test_a_note_is_shown_if_there_is_one():
+    assert "note " not in describe(mesh_of(1))
+    assert "note      taken from Table 3" in describe(mesh_of(1), note="taken from Table 3")
+
+
+def test_the_sharding_is_shown_on_several_devices():
+    assert "bytes per device" not in describe(mesh_of(1))
+    text = describe(mesh_of(8, fsdp=4))
+    assert "fsdp, -" in text
+    assert f"{512 * 512 // 4 * 4:,}" in text
+    assert "copied" in text
+
+
+@pytest.mark.parametrize(
+    ("axes", "accumulation", "text"),
+    [
+        ({}, 1, "64 per update, 8 on each of 8 cpu devices (data=8 x fsdp=1 x tensor=1)"),
+        ({"fsdp": 4}, 2, "64 per update in 2 micro-batches, 8 on each of 8 cpu devices (data=2"),
+        ({"tensor": 2}, 1, "64 per update, 16 on each of 8 cpu devices"),
+    ],
+)
+def test_the_batch_is_described(axes, accumulation, text):
+    config = default_config()
+    config.batch_size, config.optimizer.accumulation_steps = 64, accumulation
+    assert text in overview.describe_batch(config, mesh_of(8, **axes))
+
+
+@pytest.mark.parametrize(
+    ("total", "warmup", "text"),
+    [
+        (1, 0, "0.01 (update 1)"),
+        (1, 10, "0 (update 1)"),
+        (2, 0, "0.01 (update 1), 0.005 (update 2)"),
+        (
+            101,
+            10,
+            "0 (update 1), 0.01 (update 11), 0.00594 (update 51), 2.98e-06 (update 101)",
+        ),
+    ],
+)
+def test_the_learning_rate_is_described(total, warmup, text):
+    schedule = make_schedule("cosine", base=0.01, total_steps=total, warmup_steps=warmup)
+    durations = Durations(total, warmup, 0, 0)
+    assert overview.describe_schedule(schedule, durations) == text
