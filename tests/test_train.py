@@ -12,6 +12,7 @@ from tests.runs import GOLDEN, read_metrics
 from vit_jax import sharding, train
 from vit_jax.checkpoint import TrainState, restore_params
 from vit_jax.config import default_config, durations, model_options
+from vit_jax.data.dataset import open_dataset, train_batches
 from vit_jax.model_file import Preprocessing
 from vit_jax.optimizer import build_optimizer
 from vit_jax.schedules import make_schedule
@@ -35,9 +36,9 @@ class Setup:
 
     def __init__(self, config, mesh):
         self.config, self.mesh = config, mesh
-        self.data = train.build_data(config, required=True)
-        self.options = model_options(config, self.data.num_classes)
-        self.durations = durations(config, self.data.num_train_examples)
+        self.dataset = open_dataset(config)
+        self.options = model_options(config, self.dataset.num_classes)
+        self.durations = durations(config, self.dataset.num_train_examples)
         self.schedule = train.build_schedule(config, self.durations)
         self.optimizer = build_optimizer(config.optimizer, self.schedule)
         initialize = train.make_initializer(config, self.options, self.optimizer)
@@ -47,9 +48,9 @@ class Setup:
         self.step = train.make_train_step(config, forward, self.optimizer, self.schedule, mesh)
 
     def batches(self):
-        return train.train_batches(
-            self.config, self.options, self.data, self.mesh, 0, self.durations.total
-        )
+        rows = sharding.batch_sharding(self.mesh)
+        stop = self.durations.total
+        return train_batches(self.config, self.dataset, self.options, rows, start=0, stop=stop)
 
     def run(self):
         """All steps: losses, indices of the examples of every batch in order, the last state."""

@@ -17,14 +17,11 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax import sharding, workdir
 from vit_jax.checkpoint import Checkpoints, TrainState
-from vit_jax.data import pipeline, transforms
-from vit_jax.data.sources import Source, open_source
-from vit_jax.errors import DataError
+from vit_jax.data.dataset import Batch, Dataset, eval_batches, open_dataset, train_batches
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.losses import LOSSES
 from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_model_file
 from vit_jax.models import registry
-from vit_jax.models.base import as_pair
 from vit_jax.optimizer import build_optimizer
 from vit_jax.overview import describe_run
 from vit_jax.preemption import PreemptedError, stop_signal
@@ -37,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 SAMPLE_IMAGES = 16  # Of the first batch, written to TensorBoard.
 
-Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label int32 [B], mask bool [B]
 Forward = Callable[..., jax.Array]  # (params, images uint8, key=None) -> logits [B, K]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 Evaluate = Callable[[TrainState], dict[str, float]]
@@ -62,16 +58,18 @@ def run(config: ConfigDict, directory: str, *, dry_run: bool = False) -> dict[st
     config_lib.validate(config)
     mesh = sharding.build_mesh(config.mesh)
     sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
-    data = build_data(config, required=not dry_run)
-    options = config_lib.model_options(config, data.num_classes)
-    durations = config_lib.durations(config, data.num_train_examples)
+    dataset = open_dataset(config, required=not dry_run)
+    options = config_lib.model_options(config, dataset.num_classes)
+    durations = config_lib.durations(config, dataset.num_train_examples)
     schedule = build_schedule(config, durations)
     optimizer = build_optimizer(config.optimizer, schedule)
     initialize = make_initializer(config, options, optimizer)
     abstract = abstract_state(initialize, config.seed, mesh)
     logger.info(
         "%s",
-        describe_run(config, options, data.num_train_examples, durations, schedule, abstract, mesh),
+        describe_run(
+            config, options, dataset.num_train_examples, durations, schedule, abstract, mesh
+        ),
     )
     if dry_run:
         return {}
@@ -90,86 +88,37 @@ def run(config: ConfigDict, directory: str, *, dry_run: bool = False) -> dict[st
         state = initial_state(initialize, config.seed, abstract)
         preprocessing = preprocessing_of(config.data)
         if config.init:
-            state, preprocessing = with_weights(config, options, data, state, preprocessing)
+            state, preprocessing = with_weights(config, options, dataset, state, preprocessing)
     write_model_file(
         directory,
-        ModelFile(config.model.name, dataclasses.asdict(options), preprocessing, data.class_names),
+        ModelFile(
+            config.model.name, dataclasses.asdict(options), preprocessing, dataset.class_names
+        ),
     )
 
     forward = make_forward(config.model.name, options, preprocessing, mesh)
     train_step = make_train_step(config, forward, optimizer, schedule, mesh)
-    evaluate = make_evaluate(config, options, data, forward, mesh)
+    evaluate = make_evaluate(config, options, dataset, forward, mesh)
     log = StepLog(
         directory,
         start_step=start_step,
         total_steps=durations.total,
         every_steps=config.log_every_steps,
         batch_size=config.batch_size,
-        num_train_examples=data.num_train_examples,
+        num_train_examples=dataset.num_train_examples,
         macs=options.macs(),
     )
     try:
-        batches = train_batches(config, options, data, mesh, start_step, durations.total)
+        rows = sharding.batch_sharding(mesh)
+        batches = train_batches(
+            config, dataset, options, rows, start=start_step, stop=durations.total
+        )
         profiler = Profiler(config.profile, directory)
         train(durations, state, train_step, batches, evaluate, checkpoints, log, profiler)
     finally:
         log.close()
         checkpoints.close()
     return log.last_record
-
-
-# ---------------------------------------------------------------------------------------- data
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """The examples and what they say about the model; sources are None in a dry run without data."""
-
-    train: Source | None
-    eval: Source | None
-    num_train_examples: int
-    num_classes: int
-    class_names: tuple[str, ...]
-
-
-def build_data(config: ConfigDict, *, required: bool) -> Data:
-    """Opens both splits; unless `required`, only if the config leaves sizes to the data."""
-    known_examples, known_classes = config.data.num_train_examples, config.model.num_classes
-    if not required and known_examples and known_classes:
-        return Data(None, None, known_examples, known_classes, ())
-
-    def open_split(split: str) -> Source:
-        return open_source(
-            config.data,
-            split,
-            image_size=as_pair("image_size", config.model.image_size),
-            channels=config.model.channels or 3,
-            num_classes=known_classes,
-        )
-
-    train = open_split(config.data.train_split)
-    evaluation = open_split(config.data.eval_split)
-    if train.class_names != evaluation.class_names:
-        raise DataError("The training and evaluation splits do not have the same classes.")
-    num_classes = known_classes or len(train.class_names)
-    return Data(train, evaluation, len(train), num_classes, train.class_names)
-
-
-def train_batches(
-    config: ConfigDict, options: Any, data: Data, mesh: Mesh, start: int, stop: int
-) -> Iterator[Batch]:
-    """The batches of updates start + 1 to stop, on the devices."""
-    return pipeline.batches(
-        data.train,
-        transforms.train_transform(config.data, options.image_size, options.channels),
-        batch_size=config.batch_size,
-        sharding=sharding.batch_sharding(mesh),
-        seed=config.seed,
-        start=start,
-        stop=stop,
-        num_threads=config.data.num_threads,
-        num_workers=config.data.num_workers,
-    )
 
 
 # --------------------------------------------------------------------------------------- model
@@ -189,6 +138,16 @@ def build_schedule(config: ConfigDict, durations: config_lib.Durations) -> Sched
         total_steps=durations.total,
         warmup_steps=durations.warmup,
         linear_end=config.schedule.linear_end,
+    )
+
+
+def preprocessing_of(data: ConfigDict) -> Preprocessing:
+    """How images are prepared for evaluation and for use; normalised to [-1, 1]."""
+    return Preprocessing(
+        crop=data.eval_crop,
+        resize=data.eval_resize,
+        interpolation=data.interpolation,
+        antialias=data.antialias,
     )
 
 
@@ -249,11 +208,15 @@ def initial_state(
 
 
 def with_weights(
-    config: ConfigDict, options: Any, data: Data, state: TrainState, preprocessing: Preprocessing
+    config: ConfigDict,
+    options: Any,
+    dataset: Dataset,
+    state: TrainState,
+    preprocessing: Preprocessing,
 ) -> tuple[TrainState, Preprocessing]:
     """The state with the weights of `config.init`, and the normalisation that they expect."""
     params, report, file = initialize_from(
-        config.init, options, state.params, skip=config.init_skip, class_names=data.class_names
+        config.init, options, state.params, skip=config.init_skip, class_names=dataset.class_names
     )
     logger.info("Weights from %s:\n%s", config.init, report)
     places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
@@ -348,23 +311,14 @@ def update_ema(ema: dict, params: dict, decay: float, step: jax.Array) -> dict:
 
 
 def make_evaluate(
-    config: ConfigDict, options: Any, data: Data, forward: Forward, mesh: Mesh
+    config: ConfigDict, options: Any, dataset: Dataset, forward: Forward, mesh: Mesh
 ) -> Evaluate:
     """The function that measures a state on the evaluation split: `eval/accuracy`, ..."""
     evaluator = ClassificationEvaluator(forward, LOSSES[config.loss])
-    transform = transforms.eval_transform(config.data, options.image_size, options.channels)
+    rows = sharding.batch_sharding(mesh)
 
     def measure(params: dict) -> dict[str, float]:
-        batches = pipeline.batches(
-            data.eval,
-            transform,
-            batch_size=config.batch_size,
-            sharding=sharding.batch_sharding(mesh),
-            seed=None,
-            num_threads=config.data.num_threads,
-            num_workers=config.data.num_workers,
-        )
-        with contextlib.closing(batches):
+        with contextlib.closing(eval_batches(config, dataset, options, rows)) as batches:
             return evaluator(params, batches)
 
     def evaluate(state: TrainState) -> dict[str, float]:

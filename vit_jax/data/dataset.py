@@ -1,0 +1,86 @@
+"""A run's data: both splits, what they say of the model, and their batches."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from vit_jax.data import pipeline, transforms
+from vit_jax.data.sources import Source, open_source
+from vit_jax.models.base import as_pair
+
+Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """The examples of both splits; None for a plan that is made without them."""
+
+    train: Source | None
+    eval: Source | None
+    num_train_examples: int
+    num_classes: int
+    class_names: tuple[str, ...]
+
+
+def open_dataset(config: ConfigDict, *, required: bool = True) -> Dataset:
+    """Opens both splits; unless `required`, only if the config leaves sizes to the data.
+
+    Raises DataError if the data is missing or does not fit the model.
+    """
+    data, num_classes = config.data, config.model.num_classes
+    if not required and data.num_train_examples and num_classes:
+        return Dataset(None, None, data.num_train_examples, num_classes, ())
+
+    def open_split(split: str) -> Source:
+        return open_source(
+            data,
+            split,
+            image_size=as_pair("image_size", config.model.image_size),
+            channels=config.model.channels or 3,
+            num_classes=num_classes,
+        )
+
+    train, evaluation = open_split(data.train_split), open_split(data.eval_split)
+    names = train.class_names
+    return Dataset(train, evaluation, len(train), num_classes or len(names), names)
+
+
+def train_batches(
+    config: ConfigDict,
+    dataset: Dataset,
+    options: Any,
+    sharding: jax.sharding.Sharding,
+    *,
+    start: int,
+    stop: int,
+) -> Iterator[Batch]:
+    """The batches of updates `start` + 1 to `stop`, on the devices; close it when done."""
+    return pipeline.batches(
+        dataset.train,
+        transforms.train_transform(config.data, options.image_size, options.channels),
+        batch_size=config.batch_size,
+        sharding=sharding,
+        seed=config.seed,
+        start=start,
+        stop=stop,
+        num_threads=config.data.num_threads,
+        num_workers=config.data.num_workers,
+    )
+
+
+def eval_batches(
+    config: ConfigDict, dataset: Dataset, options: Any, sharding: jax.sharding.Sharding
+) -> Iterator[Batch]:
+    """Every evaluation example once, in order; the last batch is padded and masked."""
+    return pipeline.batches(
+        dataset.eval,
+        transforms.eval_transform(config.data, options.image_size, options.channels),
+        batch_size=config.batch_size,
+        sharding=sharding,
+        seed=None,
+        num_threads=config.data.num_threads,
+        num_workers=config.data.num_workers,
+    )
