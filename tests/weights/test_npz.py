@@ -150,6 +150,32 @@ def test_bits_own_files_are_read_and_written(tmp_path):
         assert_same_tensors(dict(file), tensors)
 
 
+def test_mixer_files_are_read_and_written(tmp_path):
+    """Shapes of the published files; the token MLP gives the number of patches away."""
+    shapes = {
+        "stem/kernel": (16, 16, 3, 8),
+        "stem/bias": (8,),
+        "head/kernel": (8, 5),
+        "head/bias": (5,),
+    }
+    shapes |= {f"pre_head_layer_norm/{kind}": (8,) for kind in ("scale", "bias")}
+    for block in ("MixerBlock_0", "MixerBlock_1"):
+        for norm in ("LayerNorm_0", "LayerNorm_1"):
+            shapes |= {f"{block}/{norm}/{kind}": (8,) for kind in ("scale", "bias")}
+        for mixing, outer, hidden in (("token_mixing", 49, 6), ("channel_mixing", 8, 12)):
+            for dense, (inputs, outputs) in enumerate(((outer, hidden), (hidden, outer))):
+                shapes[f"{block}/{mixing}/Dense_{dense}/kernel"] = (inputs, outputs)
+                shapes[f"{block}/{mixing}/Dense_{dense}/bias"] = (outputs,)
+    rng = np.random.default_rng(0)
+    tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    model = vit_jax.load_model(write_npz(tmp_path / "in.npz", tensors))
+    assert model.options.image_size == (112, 112)
+    assert (model.options.token_mlp_width, model.options.mlp_width) == (6, 12)
+    vit_jax.save_model(model, tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as file:
+        assert_same_tensors(dict(file), tensors)
+
+
 def test_bfloat16_and_float16_are_read_as_float32(tmp_path):
     tensors = golden("vit_gap")["params"]
     for dtype in (ml_dtypes.bfloat16, np.float16):

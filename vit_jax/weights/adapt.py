@@ -23,7 +23,7 @@ from vit_jax.weights.source import Weights
 
 # Options that no resize can bridge.
 FIXED_OPTIONS = (
-    *("width", "depth", "mlp_width", "num_heads", "query_key_norm"),
+    *("width", "depth", "mlp_width", "num_heads", "query_key_norm", "token_mlp_width"),
     *("stage_depths", "width_factor", "preactivation", "stem_depths", "stem_width_factor"),
 )
 # Options that leave all shapes alone but change what the parameters compute.
@@ -140,7 +140,7 @@ class Adaptation:
         status = "resized" if note else "loaded"
         if skipped.any():
             array = jnp.where(skipped.reshape(-1, *[1] * (array.ndim - 1)), fresh(name), array)
-            note = f"{skipped.sum()} layers fresh: {self.skip!r}"
+            note = f"{skipped.sum()} of {len(skipped)} layers fresh: {self.skip!r}"
         return array, Row(status, name, source_shape, shape, note)
 
     def check_architecture(self) -> None:

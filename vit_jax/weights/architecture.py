@@ -14,6 +14,7 @@ from vit_jax.errors import WeightsError
 from vit_jax.models import registry
 from vit_jax.models.base import as_pair
 from vit_jax.models.hybrid import HybridOptions
+from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import (
     ATTENTION_POOLING,
@@ -23,6 +24,7 @@ from vit_jax.models.vit import (
 )
 from vit_jax.weights.mapping import Tensors, match_name
 
+TOKEN_MIXING = "blocks/token_mixing/dense1/kernel"
 # Option -> the parameter and the axis whose length it is.
 VIT_SIZES = {
     "width": ("embedding/kernel", 3),
@@ -32,6 +34,13 @@ VIT_SIZES = {
     "mlp_width": ("blocks/mlp/dense1/kernel", 2),
 }
 HYBRID_SIZES = {**VIT_SIZES, "channels": ("stem/conv_root/kernel", 2)}
+MIXER_SIZES = {
+    "width": ("embedding/kernel", 3),
+    "channels": ("embedding/kernel", 2),
+    "depth": ("blocks/norm1/scale", 0),
+    "token_mlp_width": (TOKEN_MIXING, 2),
+    "mlp_width": ("blocks/channel_mixing/dense1/kernel", 2),
+}
 RESNET_SIZES = {"channels": ("trunk/conv_root/kernel", 2)}
 OPTIONAL_SIZES = {  # 0 where there is no such parameter
     "num_classes": ("head/kernel", 1),
@@ -79,11 +88,25 @@ def resnet_options(parameters: Tensors) -> dict[str, Any]:
     """What the parameters of a BiT ResNet show: all but the image's size."""
     return {
         **read_sizes(parameters, RESNET_SIZES),
-        "num_classes": parameters["head/kernel"].shape[1] if "head/kernel" in parameters else 0,
+        "num_classes": num_classes(parameters),
         "stage_depths": stage_depths(parameters, "trunk"),
         "width_factor": parameters["trunk/conv_root/kernel"].shape[-1] / ROOT_WIDTH,
         "preactivation": "trunk/norm_root/scale" not in parameters,
     }
+
+
+def mixer_options(parameters: Tensors) -> dict[str, Any]:
+    """What the parameters of an MLP-Mixer show: all but the image's size."""
+    return {
+        **read_sizes(parameters, MIXER_SIZES),
+        "num_classes": num_classes(parameters),
+        "patch_size": parameters["embedding/kernel"].shape[:2],
+    }
+
+
+def num_classes(parameters: Tensors) -> int:
+    """The classes of the head; 0 without one."""
+    return parameters["head/kernel"].shape[1] if "head/kernel" in parameters else 0
 
 
 def stage_depths(parameters: Tensors, trunk: str) -> tuple[int, ...]:
@@ -101,12 +124,15 @@ class Family:
     options_class: type
     signature: str  # a parameter that the families after it in FAMILIES do not have
     options: Callable[[Tensors], dict[str, Any]]  # those that the parameters show
+    places: tuple[str, int] | None = None  # a parameter and its axis with an entry for each patch
 
 
+POSITIONS = ("position_embedding", 1)
 FAMILIES = (
-    Family(HybridOptions, "stem/conv_root/kernel", hybrid_options),
+    Family(HybridOptions, "stem/conv_root/kernel", hybrid_options, POSITIONS),
     Family(ResNetOptions, "trunk/conv_root/kernel", resnet_options),
-    Family(ViTOptions, "embedding/kernel", vit_options),
+    Family(MixerOptions, TOKEN_MIXING, mixer_options, (TOKEN_MIXING, 1)),
+    Family(ViTOptions, "embedding/kernel", vit_options, POSITIONS),
 )
 
 

@@ -14,6 +14,7 @@ from vit_jax.weights.source import Hints, Weights
 Reader = Callable[[str, Hints], Weights]
 
 HEADER_LIMIT = 100_000_000  # bytes; the limit that the library of .safetensors sets
+NEWEST_PICKLE = b"\x05"  # the second byte, a pickle's protocol
 PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt")
 PICKLE = (
     "it holds Python's pickle, which can run any program when it is read. Convert it where it came "
@@ -103,7 +104,7 @@ def find_reader(path: str) -> Reader:
         return safetensors_reader(path)
     if head.startswith(b"PK"):
         return zip_reader(path)
-    if head.startswith(b"\x80"):
+    if head[:1] == b"\x80" and head[1:2] <= NEWEST_PICKLE:
         raise WeightsError(PICKLE.format(name=path))
     kinds = [kind for signature, kind in SIGNATURES.items() if head.startswith(signature)]
     kind = kinds[0] if kinds else "a text file" if head.isascii() else "something else"

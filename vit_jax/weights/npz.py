@@ -1,4 +1,4 @@
-"""Published `.npz` files: google-research/vision_transformer's, Big Vision's and BiT's.
+"""Published `.npz` files: those of google-research/vision_transformer, Big Vision and BiT.
 
 Names are brought to one form on reading (no prefix, one block per layer, the first numbering of
 Flax modules), which is also the form that is written. What the tensors cannot say (GELU, place of
@@ -12,6 +12,7 @@ import numpy as np
 
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile
+from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import SINCOS_2D
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.weights import metadata
@@ -128,8 +129,18 @@ BIT_TABLE = table(
     Row("resnet/group_norm/{gamma,beta}", "norm/{scale,bias}", VECTOR),
     Row("resnet/head/conv2d/{kernel,bias}", "head/{kernel,bias}", POINTWISE),
 )
+MIXER_TABLE = table(
+    Row("stem/{kernel,bias}", "embedding/{kernel,bias}"),
+    Row("MixerBlock_{layer}/LayerNorm_{0,1}/{scale,bias}", "blocks/norm{1,2}/{scale,bias}"),
+    Row(
+        "MixerBlock_{layer}/{token,channel}_mixing/Dense_{0,1}/{kernel,bias}",
+        "blocks/{token,channel}_mixing/dense{1,2}/{kernel,bias}",
+    ),
+    Row("pre_head_layer_norm/{scale,bias}", "norm/{scale,bias}"),
+    HEAD,
+)
 # Of tables that know equally much of a file the first is taken: the special come first.
-TABLES = (BIT_TABLE, BIG_VISION_BIT_TABLE, POSTACTIVATION_TABLE, VIT_TABLE)
+TABLES = (BIT_TABLE, BIG_VISION_BIT_TABLE, POSTACTIVATION_TABLE, MIXER_TABLE, VIT_TABLE)
 
 
 def read(path: str, hints: Hints) -> Weights:
@@ -159,7 +170,7 @@ def write_rows(options: Any) -> tuple[Row, ...]:
     """The table of the published files with such a model."""
     if isinstance(options, ResNetOptions):
         return BIT_TABLE if options.preactivation else POSTACTIVATION_TABLE
-    return VIT_TABLE
+    return MIXER_TABLE if isinstance(options, MixerOptions) else VIT_TABLE
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models.hybrid import HybridOptions
+from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, SINCOS_2D, STEM, TABLES
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
@@ -35,7 +36,7 @@ class Format:
 FORMATS = {
     "npz": Format(
         npz.write,
-        models=(ViTOptions, HybridOptions, ResNetOptions),
+        models=(ViTOptions, HybridOptions, ResNetOptions, MixerOptions),
         values={
             "num_registers": (0,),
             "layer_scale": (0,),

@@ -13,7 +13,7 @@ from vit_jax.models import registry
 from vit_jax.models.positions import LEARNED_1D
 from vit_jax.models.vit import CLASS_TOKEN_POOLING
 from vit_jax.weights import architecture
-from vit_jax.weights.architecture import find_grid, grid_of
+from vit_jax.weights.architecture import Family, find_grid, grid_of
 from vit_jax.weights.mapping import Reading, Tensors
 
 DEFAULT_IMAGE_SIZE = 224
@@ -97,10 +97,8 @@ def make_weights(
     options = {**shown, **stated.options, **exact}
     if "class_token" in parameters and options["pooling"] != CLASS_TOKEN_POOLING:
         options["class_token"] = True
-    if POSITION_EMBEDDING in parameters:
-        options.update(
-            position_options(family.options_class, parameters, options, prefix_choices, hints)
-        )
+    if family.places and family.places[0] in parameters:
+        options.update(input_options(family, parameters, options, prefix_choices, hints))
     else:
         defaults = {**defaults, "image_size": DEFAULT_IMAGE_SIZE}
     assumed = list(stated.remarks)
@@ -141,28 +139,28 @@ def check_stated(stated: Stated, shown: Mapping[str, Any]) -> None:
         )
 
 
-def position_options(
-    options_class: type,
+def input_options(
+    family: Family,
     parameters: Tensors,
     options: Mapping[str, Any],
     prefix_choices: tuple[int, ...],
     hints: Hints,
 ) -> dict[str, Any]:
-    """What a table of position embeddings implies: its layout, and the image's size."""
-    num_prefix = ("class_token" in parameters) + options["num_registers"]
+    """What a parameter with an entry for each patch implies: the image's size, and its layout."""
+    name, axis = family.places
     patch_size = options["patch_size"]
     any_size = tuple(side * DIVISIBLE for side in patch_size)
-    stride = options_class(**{**options, "image_size": any_size}).stem_stride
+    stride = family.options_class(**{**options, "image_size": any_size}).stem_stride
     pixels = [side * stride for side in patch_size]
     prefix, (rows, columns) = find_grid(
-        parameters[POSITION_EMBEDDING].shape[1],
+        parameters[name].shape[axis],
         prefix_choices,
         source_grid=hints.source_grid,
         stated=grid_of(options.get("image_size"), pixels),
         hinted=grid_of(hints.options.get("image_size"), pixels),
     )
-    return {
-        "positions": LEARNED_1D,
-        "prefix_positions": prefix == num_prefix,
-        "image_size": (rows * pixels[0], columns * pixels[1]),
-    }
+    size = {"image_size": (rows * pixels[0], columns * pixels[1])}
+    if name != POSITION_EMBEDDING:
+        return size
+    num_prefix = ("class_token" in parameters) + options["num_registers"]
+    return {**size, "positions": LEARNED_1D, "prefix_positions": prefix == num_prefix}

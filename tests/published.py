@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+GOLDEN = pathlib.Path(__file__).parent / "golden"
 OLD_TO_NEW = {
     "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
     "LayerNorm_2": "LayerNorm_1",

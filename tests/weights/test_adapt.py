@@ -1,0 +1,303 @@
+"""Fitting weights to another model: what is loaded, resized, fresh, skipped; and that it is said."""
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+from published import GOLDEN, golden, logits, parameters, write_npz
+
+import vit_jax
+from vit_jax.errors import WeightsError
+from vit_jax.models import model_options
+from vit_jax.weights.architecture import abstract_parameters
+from vit_jax.weights.loading import initialize_from
+from vit_jax.weights.resize import resize_channels, resize_patches, resize_positions
+
+TINY = {"width": 32, "depth": 3, "mlp_width": 64, "num_heads": 2, "patch_size": 8, "image_size": 32}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write_npz(tmp_path / "weights.npz", golden("vit_token")["params"])
+
+
+def options_of(**changes):
+    return model_options("ViT-Ti/16", **{**TINY, "num_classes": 10, **changes})
+
+
+def initialize(path, skip="", class_names=(), **changes):
+    """Stand-ins for fresh parameters, those made of them, and the report's rows by name."""
+    options = options_of(**changes)
+    _, shapes = abstract_parameters("ViT-Ti/16", options)
+    fresh = {name: np.full(shape, 7, np.float32) for name, shape in shapes.items()}
+    params, report, _ = initialize_from(
+        path, options, unflatten_dict(fresh, sep="/"), skip=skip, class_names=class_names
+    )
+    rows = {row.name: row for row in report.rows}
+    return fresh, flatten_dict(params, sep="/"), rows, report
+
+
+def statuses(rows):
+    return {name: row.status for name, row in rows.items() if row.status != "loaded"}
+
+
+def test_the_same_model_is_loaded_whole(path):
+    _, params, rows, report = initialize(path)
+    assert statuses(rows) == {}
+    assert report.count("loaded") == len(params) == 24
+    expected = parameters(vit_jax.load_model(path))
+    for name, array in expected.items():
+        np.testing.assert_array_equal(params[name], array)
+
+
+def test_a_head_for_other_classes_is_fresh_and_zero(path):
+    fresh, params, rows, _ = initialize(path, num_classes=7)
+    assert statuses(rows) == {"head/kernel": "fresh", "head/bias": "fresh"}
+    assert rows["head/kernel"].note == "num_classes=10 in the file"
+    assert params["head/kernel"] is fresh["head/kernel"]
+    model = vit_jax.load_model(path, num_classes=7)
+    assert parameters(model)["head/kernel"].shape == (32, 7)
+    assert not parameters(model)["head/kernel"].any()
+
+
+def test_the_head_follows_the_class_names(tmp_path, path):
+    letters, others = tuple("abcdefghij"), tuple("abcdefghik")
+    vit_jax.save_model(vit_jax.load_model(path), tmp_path / "out.npz", class_names=letters)
+    assert statuses(initialize(tmp_path / "out.npz", class_names=letters)[2]) == {}
+    assert statuses(initialize(path, class_names=others)[2]) == {}  # The file names none.
+    rows = initialize(tmp_path / "out.npz", class_names=others)[2]
+    assert set(statuses(rows)) == {"head/kernel", "head/bias"}
+    assert rows["head/bias"].note == "other class names in the file"
+
+
+def test_a_file_without_a_head(tmp_path):
+    tensors = {k: v for k, v in golden("vit_token")["params"].items() if not k.startswith("head")}
+    path = write_npz(tmp_path / "trunk.npz", tensors)
+    assert vit_jax.load_model(path).options.num_classes == 0
+    assert statuses(initialize(path, num_classes=3)[2]) == {
+        "head/kernel": "fresh",
+        "head/bias": "fresh",
+    }
+    model = vit_jax.load_model(path, num_classes=3)
+    assert parameters(model)["head/kernel"].shape == (32, 3)
+
+
+def test_the_representation_layer_is_dropped_for_fine_tuning(tmp_path):
+    path = write_npz(tmp_path / "in.npz", golden("vit_token_representation")["params"])
+    rows = initialize(path, num_classes=10)[2]
+    assert statuses(rows) == {
+        "head/kernel": "fresh",
+        "head/bias": "fresh",
+        "pre_logits/kernel": "skipped",
+        "pre_logits/bias": "skipped",
+    }
+    assert rows["head/bias"].note == "representation_size=24 in the file"
+
+
+def test_a_head_on_another_representation_of_the_same_size_is_of_no_use(tmp_path):
+    path = write_npz(tmp_path / "in.npz", golden("bv_vit_sincos_gap_rep")["params"])
+    rows = initialize(path, depth=2, pooling="average", positions="sincos_2d")[2]
+    assert rows["head/kernel"].source == rows["head/kernel"].target == (32, 10)
+    assert rows["head/kernel"].status == "fresh"
+
+
+@pytest.mark.parametrize(
+    ("changes", "grid"),
+    [
+        ({"image_size": 64}, (8, 8)),
+        ({"image_size": 24}, (3, 3)),
+        ({"image_size": (16, 64)}, (2, 8)),  # as many patches as before
+        ({"patch_size": 4}, (8, 8)),
+    ],
+)
+def test_positions_are_resized_to_any_grid(path, changes, grid):
+    _, params, rows, _ = initialize(path, **changes)
+    assert rows["position_embedding"].status == "resized"
+    assert f"grid 4×4 → {grid[0]}×{grid[1]}" in rows["position_embedding"].note
+    table = parameters(vit_jax.load_model(path))["position_embedding"]
+    expected = resize_positions(table, (4, 4), grid)
+    np.testing.assert_array_equal(params["position_embedding"], expected)
+
+
+def test_rectangular_images_need_the_files_grid_once(tmp_path):
+    tensors = golden("vit_token")["params"]
+    table = np.random.default_rng(0).normal(size=(1, 1 + 14 * 20, 32)).astype(np.float32)
+    tensors["Transformer/posembed_input/pos_embedding"] = table
+    expected = resize_positions(table, (14, 20), (10, 16))
+    path = write_npz(tmp_path / "in.npz", tensors)
+    with pytest.raises(
+        WeightsError, match="281 position embeddings is not known: give source_grid"
+    ):
+        vit_jax.load_model(path, image_size=(80, 128))
+    model = vit_jax.load_model(path, image_size=(80, 128), source_grid=(14, 20))
+    np.testing.assert_array_equal(parameters(model)["position_embedding"], expected)
+    vit_jax.save_model(vit_jax.load_model(path, source_grid=(14, 20)), tmp_path / "out.npz")
+    model = vit_jax.load_model(tmp_path / "out.npz", image_size=(80, 128))  # by the sidecar
+    np.testing.assert_array_equal(parameters(model)["position_embedding"], expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "size", "grid"),
+    [
+        ("vit_token", 197, 192, (24, 24)),
+        ("vit_gap", 196, 192, (24, 24)),
+        ("vit_token", 197, 64, (8, 8)),
+        ("vit_gap", 196, (56, 224), (7, 28)),
+        ("vit_token", 197, (56, 224), (7, 28)),
+    ],
+)
+def test_196_patches_with_and_without_a_class_token(name, tokens, size, grid, tmp_path):
+    tensors = golden(name)["params"]
+    table = np.random.default_rng(0).normal(size=(1, tokens, 32)).astype(np.float32)
+    tensors["Transformer/posembed_input/pos_embedding"] = table
+    model = vit_jax.load_model(write_npz(tmp_path / "in.npz", tensors), image_size=size)
+    assert model.options.grid == grid
+    expected = resize_positions(table, (14, 14), grid)
+    np.testing.assert_array_equal(parameters(model)["position_embedding"], expected)
+
+
+def test_the_method_of_resizing_can_be_chosen(path):
+    model = vit_jax.load_model(path, image_size=64, position_resize="bicubic")
+    table = parameters(vit_jax.load_model(path))["position_embedding"]
+    np.testing.assert_array_equal(
+        parameters(model)["position_embedding"], resize_positions(table, (4, 4), (8, 8), "bicubic")
+    )
+
+
+@pytest.mark.parametrize("placement", ["stem", "every_layer"])
+def test_learned_2d_positions_are_resized_too(placement, tmp_path):
+    options = {**TINY, "positions": "learned_2d", "position_placement": placement}
+    model = vit_jax.create_model("ViT-Ti/16", **options, position_std=1.0)
+    vit_jax.save_model(model, tmp_path / "out", "vit_jax")
+    larger = vit_jax.load_model(tmp_path / "out", image_size=(64, 24))
+    place = "position_embedding" if placement == "stem" else "blocks/position_embedding"
+    rows = parameters(larger)[f"{place}/rows"]
+    assert rows.shape[-2:] == (8, 16)
+    np.testing.assert_allclose(
+        rows[..., (0, -1), :], parameters(model)[f"{place}/rows"][..., (0, -1), :], rtol=1e-6
+    )
+    assert parameters(larger)[f"{place}/columns"].shape[-2:] == (3, 16)
+
+
+def test_the_class_tokens_row_is_dropped_with_it(path):
+    _, params, rows, report = initialize(path, pooling="average")
+    assert statuses(rows) == {"position_embedding": "resized", "class_token": "skipped"}
+    table = parameters(vit_jax.load_model(path))["position_embedding"]
+    np.testing.assert_array_equal(params["position_embedding"], table[:, 1:])
+    assert report.notes == (
+        "Note: the weights are for pooling='token'; the model has pooling='average'.",
+    )
+
+
+def test_new_prefix_tokens_get_a_zero_row(path):
+    _, params, rows, _ = initialize(path, num_registers=4)
+    table = parameters(vit_jax.load_model(path))["position_embedding"]
+    np.testing.assert_array_equal(params["position_embedding"][:, :1], table[:, :1])
+    assert not params["position_embedding"][:, 1:5].any()
+    np.testing.assert_array_equal(params["position_embedding"][:, 5:], table[:, 1:])
+    assert rows["registers"].status == "fresh"
+
+
+def test_channels_and_patches_are_resized(path):
+    kernel = parameters(vit_jax.load_model(path))["embedding/kernel"]
+    _, params, rows, _ = initialize(path, channels=1)
+    assert rows["embedding/kernel"].note == "channels 3 → 1"
+    np.testing.assert_array_equal(params["embedding/kernel"], resize_channels(kernel, 1))
+    _, params, rows, _ = initialize(path, channels=5, patch_size=(16, 8), image_size=(64, 32))
+    assert rows["embedding/kernel"].note == "patches 8×8 → 16×8, channels 3 → 5"
+    expected = resize_channels(resize_patches(kernel, (16, 8)), 5)
+    np.testing.assert_array_equal(params["embedding/kernel"], expected)
+
+
+def test_a_gray_picture_gives_the_logits_of_its_rgb_copy(path):
+    gray = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 1)).astype(np.float32)
+    expected = logits(vit_jax.load_model(path), np.repeat(gray, 3, axis=-1))
+    outputs = logits(vit_jax.load_model(path, channels=1), gray)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+
+
+def test_a_hybrids_channels_are_those_of_its_stem(tmp_path):
+    path = write_npz(tmp_path / "in.npz", golden("hybrid_stem")["params"])
+    model = vit_jax.load_model(path, channels=1)
+    assert parameters(model)["stem/conv_root/kernel"].shape[2] == 1
+    assert parameters(model)["embedding/kernel"].shape[2] == 32
+
+
+@pytest.mark.parametrize("skip", ["pos_embedding|head", "^(position_embedding|head)"])
+def test_init_skip_takes_our_names_and_the_files(path, skip):
+    fresh, params, rows, _ = initialize(path, skip=skip)
+    assert set(statuses(rows)) == {"position_embedding", "head/kernel", "head/bias"}
+    assert params["position_embedding"] is fresh["position_embedding"]
+
+
+def test_init_skip_of_single_layers(path):
+    fresh, params, rows, _ = initialize(path, skip=r"blocks/02/|encoderblock_1/MlpBlock")
+    loaded = parameters(vit_jax.load_model(path))
+    for name, changed in {"blocks/mlp/dense1/kernel": (1, 2), "blocks/norm1/scale": (2,)}.items():
+        for layer in range(3):
+            source = fresh if layer in changed else loaded
+            np.testing.assert_array_equal(params[name][layer], source[name][layer])
+    assert rows["blocks/norm1/scale"].note.startswith("1 of 3 layers fresh")
+
+
+def test_a_pattern_that_matches_nothing_is_refused(path):
+    with pytest.raises(WeightsError, match=r"init_skip='haed' matches no parameter"):
+        initialize(path, skip="haed")
+    with pytest.raises(WeightsError, match="not one parameter"):
+        initialize(path, skip=".")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"depth": 2}, "depth=3, the model depth=2"),
+        ({"width": 64}, "width=32, the model width=64"),
+        ({"mlp_width": 32}, "mlp_width=64, the model mlp_width=32"),
+        ({"num_heads": 4}, "num_heads=2, the model num_heads=4"),
+    ],
+)
+def test_another_architecture_is_refused(path, changes, message):
+    with pytest.raises(WeightsError, match=rf"weights\.npz has {message}: set model\."):
+        initialize(path, **changes)
+
+
+def test_another_family_is_refused(tmp_path):
+    path = write_npz(tmp_path / "in.npz", golden("hybrid_stem")["params"])
+    with pytest.raises(WeightsError, match=r"in\.npz holds a Hybrid, not a ViT"):
+        initialize(path)
+
+
+def test_a_different_gelu_is_noted():
+    rows = initialize(GOLDEN / "timm_token.safetensors")
+    assert rows[3].notes == ("Note: the weights are for gelu='erf'; the model has gelu='tanh'.",)
+
+
+def test_unknown_tensors_are_skipped_when_training_starts_from_them(tmp_path):
+    tensors = {**golden("vit_token")["params"], "extra/kernel": np.ones(3)}
+    rows = initialize(write_npz(tmp_path / "in.npz", tensors))[2]
+    assert rows["extra/kernel"].status == "skipped"
+
+
+def test_the_report_is_a_table(path):
+    text = str(initialize(path, num_classes=7, image_size=64)[3])
+    lines = text.splitlines()
+    assert lines[0] == f"Weights from {path}: 21 loaded, 1 resized, 2 fresh, 0 skipped."
+    assert lines[1].split() == ["parameter", "in", "the", "file", "in", "the", "model"]
+    assert len(lines) == 2 + 24
+    assert "  fresh    head/kernel                    32×10        32×7" in text
+
+
+def test_only_what_is_fresh_is_computed(path, monkeypatch):
+    """A large model's new head does not cost its whole initialisation."""
+    compiled = []
+    original = jax.jit
+
+    def spy(function):
+        compiled.append(original(function).lower().as_text())
+        return original(function)
+
+    monkeypatch.setattr("vit_jax.weights.loading.jax.jit", spy)
+    vit_jax.load_model(path, num_classes=7)
+    assert len(compiled) == 2  # head/kernel and head/bias
+    assert all("32x7" in text or "7xf32" in text for text in compiled)
+    assert all("stablehlo.dot" not in text and "threefry" not in text for text in compiled)

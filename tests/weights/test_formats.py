@@ -1,0 +1,139 @@
+"""Files that are no weights, or not whole: one message each, with the file's name."""
+
+import io
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from PIL import Image
+from published import GOLDEN, golden, write_npz
+
+import vit_jax
+from vit_jax.errors import UserError, WeightsError
+from vit_jax.weights import formats
+
+
+def picture(kind):
+    buffer = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def pickled_zip():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("model/data.pkl", pickle.dumps({}))
+    return buffer.getvalue()
+
+
+def other_zip():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("document.xml", "text")
+    return buffer.getvalue()
+
+
+def npz(**arrays):
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+BAD_FILES = {
+    "empty": (b"", "it is empty"),
+    "text": (b"import numpy as np\n", "but a text file"),
+    "jpeg": (picture("JPEG"), "but a JPEG picture"),
+    "png": (picture("PNG"), "but a PNG picture"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "but an HDF5 file"),
+    "noise": (bytes(range(128, 256)), "neither a .npz nor a .safetensors file"),
+    "pth": (pickled_zip(), "torch.load.*save_file"),
+    "bin": (pickle.dumps({"weight": [1, 2]}), "torch.load.*save_file"),
+    "docx": (other_zip(), "no .npz file; its first entry: document.xml"),
+    "truncated.npz": (npz(cls=np.ones(1000))[:-50], "truncated or damaged .npz"),
+    "truncated.safetensors": (
+        (GOLDEN / "timm_token.safetensors").read_bytes()[:-50],
+        "damaged or truncated .safetensors",
+    ),
+    "objects.npz": (
+        npz(cls=np.array([{}], dtype=object)),
+        "damaged or truncated .npz.*allow_pickle",
+    ),
+    "names.npz": (
+        npz(**{"layers/0/weight": np.ones((2, 2)), "layers/1/weight": np.ones((2, 2))}),
+        "none of its 2 tensors has a name .* the first: 'layers/0/weight'",
+    ),
+    "names.safetensors": (
+        safetensors.numpy.save({"transformer.h.0.weight": np.ones(2)}),
+        "none of its 1 tensors has a name .* the first: 'transformer.h.0.weight'",
+    ),
+    "head.npz": (npz(**{"head/kernel": np.ones((2, 2))}), "make up no model of this package"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_file_that_is_no_weights_is_refused_by_name(name, tmp_path):
+    content, message = BAD_FILES[name]
+    (tmp_path / "weights").write_bytes(content)
+    with pytest.raises(WeightsError, match=f"(?s)^{tmp_path}/weights: .*{message}"):
+        vit_jax.load_model(tmp_path / "weights")
+
+
+def test_a_missing_file_and_an_empty_folder(tmp_path):
+    with pytest.raises(WeightsError, match=r"nothing: it does not exist"):
+        vit_jax.load_model(tmp_path / "nothing")
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(WeightsError, match=r"It holds: notes\.txt"):
+        vit_jax.load_model(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(pickled_zip())
+    with pytest.raises(WeightsError, match=r"torch\.load\('.*pytorch_model\.bin'"):
+        vit_jax.load_model(tmp_path)
+
+
+def test_the_name_of_a_file_says_nothing(tmp_path):
+    """A .npz named .bin and a .safetensors named .npz are what they are."""
+    write_npz(tmp_path / "weights.npz", golden("vit_gap")["params"]).rename(tmp_path / "a.bin")
+    assert vit_jax.load_model(tmp_path / "a.bin").options.pooling == "average"
+    (tmp_path / "b.npz").write_bytes((GOLDEN / "timm_token.safetensors").read_bytes())
+    assert vit_jax.load_model(tmp_path / "b.npz", num_heads=2).options.gelu == "erf"
+
+
+@pytest.mark.parametrize("signature", [b"\x80", b"PK", b"BM", b"\xff\xd8"])
+def test_a_header_of_any_length_is_recognised(signature, tmp_path):
+    """The length's first bytes may be those of a pickle, a zip archive or a picture."""
+    content = bytearray(safetensors.numpy.save({"embedding/kernel": np.ones(2, "f4")}))
+    length = int.from_bytes(content[:8], "little")
+    wanted = int.from_bytes(signature + b"\x01" * (len(signature) == 1), "little")
+    content[:8] = wanted.to_bytes(8, "little")
+    content[8 + length : 8 + length] = b" " * (wanted - length)
+    (tmp_path / "weights").write_bytes(content)
+    assert formats.find_reader(str(tmp_path / "weights")) is formats.native.read_export
+
+
+@pytest.mark.parametrize("lost", ["Transformer/encoder_norm/bias", "head/bias", "embedding/bias"])
+def test_a_missing_tensor_is_named(lost, tmp_path):
+    tensors = golden("vit_token")["params"]
+    del tensors[lost]
+    ours = lost.removeprefix("Transformer/encoder_")
+    with pytest.raises(WeightsError, match=rf"weights\.npz: {ours} is not in it"):
+        vit_jax.load_model(write_npz(tmp_path / "weights.npz", tensors))
+
+
+def test_a_tensor_without_a_place_is_named(tmp_path):
+    tensors = {**golden("vit_token")["params"], "norm_pre/scale": np.ones(32)}
+    with pytest.raises(WeightsError, match=r"1 tensors have no place .* first: 'norm_pre/scale'"):
+        vit_jax.load_model(write_npz(tmp_path / "weights.npz", tensors))
+
+
+def test_a_tensor_of_another_shape_is_named(tmp_path):
+    tensors = {**golden("vit_token")["params"], "cls": np.ones((1, 1, 16), np.float32)}
+    with pytest.raises(WeightsError, match=r"cls has shape \(1, 1, 16\) instead of \(1, 1, 32\)"):
+        vit_jax.load_model(write_npz(tmp_path / "weights.npz", tensors))
+
+
+def test_an_export_without_its_description(tmp_path):
+    vit_jax.save_model(vit_jax.load_model(GOLDEN / "hf_gelu"), tmp_path / "out", "vit_jax")
+    (tmp_path / "out/model.json").unlink()
+    with pytest.raises(UserError, match=r"out/model\.json is missing"):
+        vit_jax.load_model(tmp_path / "out")
