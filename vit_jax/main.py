@@ -6,16 +6,16 @@ Exit codes: 0 done; 2 bad config, data or weights; 3 non-finite loss; 75 stopped
 the same command again.
 """
 
+import argparse
 import logging
 import os
-import re
 import sys
+from collections.abc import Sequence
 
 import jax
-from absl import flags
-from ml_collections import ConfigDict, config_flags
 
 from vit_jax import train
+from vit_jax.config_file import load_config
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.logging import setup_logging
 from vit_jax.preemption import EXIT_CODE as PREEMPTED_EXIT_CODE
@@ -24,47 +24,35 @@ from vit_jax.step_log import NonFiniteLossError
 
 USER_ERROR_EXIT_CODE = 2
 NON_FINITE_LOSS_EXIT_CODE = 3
+OVERRIDE = "--config."
 
 logger = logging.getLogger("vit_jax")
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "The run: FILE or FILE:ARGUMENTS.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go, and resume from.")
-_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Check and print the run, then stop.")
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        raise ConfigError(f"{message}; --help lists the flags.")
 
 
-def parse_flags(arguments: list[str]) -> ConfigDict:
-    """Parses the command line; raises ConfigError for anything that it does not understand."""
-    try:
-        rest = flags.FLAGS(arguments)[1:]
-    except flags.Error as error:
-        first, *_, last = f"{error}\n".split("\n", 1)[0], *str(error).strip().split("\n")
-        raise ConfigError(first if first == last else f"{first} {last}") from error
-    except (
-        AttributeError,
-        KeyError,
-    ) as error:  # An unknown key, in a config file or as --config.KEY.
-        raise ConfigError(unknown_key_message(str(error))) from error
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"--config: {error}") from error
-    if rest:
-        raise ConfigError(f"Unexpected argument {rest[0]!r}: flags start with --.")
-    if _CONFIG.value is None:
-        raise ConfigError("Name a config: --config=configs/digits.py.")
-    if not isinstance(_CONFIG.value, ConfigDict):  # What stands in for a file that is not there.
-        raise ConfigError(f"--config={flags.FLAGS['config'].config_filename}: no such file.")
-    if _WORKDIR.value is None and not _DRY_RUN.value:
+def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags, and the config's overrides as "KEY=VALUE"; raises ConfigError for unknown ones."""
+    parser = _Parser(
+        prog="python -m vit_jax.main",
+        description="Trains a model, or goes on with a run that was interrupted.",
+        epilog="--config.KEY=VALUE sets any key of vit_jax/config.py.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", required=True, help="the run")
+    parser.add_argument("--workdir", metavar="DIR", help="where its files go, and resume from")
+    parser.add_argument("--dry_run", action="store_true", help="check and describe the run only")
+    overrides = [text.removeprefix(OVERRIDE) for text in arguments if text.startswith(OVERRIDE)]
+    for override in overrides:
+        if "=" not in override:
+            raise ConfigError(f"{OVERRIDE}{override}: expected {OVERRIDE}KEY=VALUE.")
+    flags = parser.parse_args([text for text in arguments if not text.startswith(OVERRIDE)])
+    if flags.workdir is None and not flags.dry_run:
         raise ConfigError("Name a directory for the run's files: --workdir=DIR.")
-    return _CONFIG.value
-
-
-def unknown_key_message(text: str) -> str:
-    """The key and the nearest known one from `ml_collections`' message, which lists them all."""
-    key = re.search(r"[\"'](\w+)\\?[\"']", text)
-    near = re.search(r'Did you mean "(\w+)"', text)
-    if not key:
-        return f"--config: {text}"
-    hint = f"did you mean {near.group(1)!r}" if near else "vit_jax/config.py has all of them"
-    return f"config has no key {key.group(1)!r}; {hint}."
+    return flags, overrides
 
 
 def enable_compilation_cache(workdir: str) -> None:
@@ -73,14 +61,15 @@ def enable_compilation_cache(workdir: str) -> None:
         jax.config.update("jax_compilation_cache_dir", os.path.join(workdir, "compilation_cache"))
 
 
-def main(arguments: list[str]) -> int:
-    """Runs the command; returns its exit code."""
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command with `arguments`, without the program's name; returns its exit code."""
     setup_logging()
     try:
-        config = parse_flags(arguments)
-        if not _DRY_RUN.value:
-            enable_compilation_cache(_WORKDIR.value)
-        results = train.run(config, _WORKDIR.value, dry_run=_DRY_RUN.value)
+        flags, overrides = parse_flags(arguments)
+        config = load_config(flags.config, overrides)
+        if not flags.dry_run:
+            enable_compilation_cache(flags.workdir)
+        results = train.run(config, flags.workdir, dry_run=flags.dry_run)
     except UserError as error:
         logger.error("%s", error)
         return USER_ERROR_EXIT_CODE
@@ -91,10 +80,25 @@ def main(arguments: list[str]) -> int:
         logger.warning("%s Start the same command again to go on.", error)
         return PREEMPTED_EXIT_CODE
     if results:
-        accuracy = results["eval/accuracy"]
-        logger.info("Done: accuracy %.2f%%. Everything is in %s.", 100 * accuracy, _WORKDIR.value)
+        logger.info("%s", summary(results, flags.workdir))
     return 0
 
 
+def summary(results: dict[str, float], workdir: str) -> str:
+    """What a finished run came to, where it lies, and how to go on from it."""
+    lines = [f"Done after {results['step']:,} updates."]
+    if "eval/accuracy" in results:
+        count, accuracy = results["eval/count"], results["eval/accuracy"]
+        lines[0] += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}."
+    lines += [
+        f"  {workdir}/metrics.jsonl    every number above; for charts: "
+        f"tensorboard --logdir {workdir}",
+        f"  {workdir}/checkpoints      the weights, with {workdir}/model.json",
+        f"  in Python                  model = vit_jax.load_model({workdir!r})",
+        f"  train on from here         --config.init={workdir} with another config and workdir",
+    ]
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main(sys.argv[1:]))
