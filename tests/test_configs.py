@@ -5,11 +5,13 @@ import logging
 
 import pytest
 
-from configs import digits, fashion_mnist, vit
-from vit_jax import train
+from configs import bit, digits, fashion_mnist, vit
+from vit_jax import recipes, train
 from vit_jax.config import durations, model_options, validate
 from vit_jax.errors import ConfigError
 from vit_jax.models import registry
+
+VITS = ("ti16", "s16", "s32", "b8", "b16", "b32", "l16", "l32", "h14", "r50_b16", "r26_s32")
 
 # Table 3: models, dataset, epochs, base learning rate, decay, weight decay, dropout.
 TABLE_3 = [
@@ -19,7 +21,10 @@ TABLE_3 = [
     (("h14",), "jft300m", (14,), 3e-4, "linear", 0.1, 0.0),
     (("b16", "b32"), "imagenet21k", (90,), 1e-3, "linear", 0.03, 0.1),
     (("l16", "l32"), "imagenet21k", (30, 90), 1e-3, "linear", 0.03, 0.1),
-    (tuple(vit.MODELS), "imagenet2012", (300,), 3e-3, "cosine", 0.3, 0.1),  # "ViT-*"
+    (("r50_b16", "r50_b32"), "jft300m", (7,), 8e-4, "linear", 0.1, 0.0),
+    (("r50_l32",), "jft300m", (7,), 2e-4, "linear", 0.1, 0.0),
+    (("r50_l16",), "jft300m", (7, 14), 4e-4, "linear", 0.1, 0.0),
+    (VITS, "imagenet2012", (300,), 3e-3, "cosine", 0.3, 0.1),  # "ViT-*"
 ]
 ROWS = [
     (model, dataset, epochs, *rest)
@@ -74,14 +79,42 @@ def test_every_row_of_table_3(model, dataset, epochs, learning_rate, decay, weig
     assert durations(config, config.data.num_train_examples).total == images * epochs // 4096
 
 
+@pytest.mark.parametrize(
+    ("model", "learning_rate"),
+    [("r50x1", 1e-3), ("r50x2", 1e-3), ("r101x1", 8e-4), ("r152x1", 6e-4), ("r152x2", 6e-4)],
+)
+def test_resnet_rows_of_table_3(model, learning_rate):
+    for form in (model, f"v1_{model}"):
+        config = bit.get_config(f"{form},jft300m")
+        validate(config)
+        assert config.note == ""
+        assert config.optimizer.learning_rate == learning_rate
+        assert (config.total_epochs, config.optimizer.weight_decay) == (7, 0.1)
+        options = model_options(config, config.model.num_classes)
+        assert options.preactivation == (form == model)
+
+
+@pytest.mark.parametrize("dataset", recipes.DATASETS)
+@pytest.mark.parametrize(
+    "preset",
+    [(vit, name) for name in vit.MODELS] + [(bit, name) for name in bit.MODELS],
+    ids=lambda preset: preset[1],
+)
+def test_every_model_has_a_recipe_for_every_dataset(preset, dataset):
+    module, name = preset
+    config = module.get_config(f"{name},{dataset}")
+    validate(config)
+    assert model_options(config, config.model.num_classes).num_classes == SIZES[dataset][1]
+
+
 @pytest.mark.parametrize(("model", "dataset"), NO_ROW)
 def test_a_model_without_a_row_says_whose_it_takes(model, dataset):
     nearest = NO_ROW[model, dataset]
     config = vit.get_config(f"{model},{dataset}")
     assert vit.MODELS[model] in config.note
     assert nearest in config.note
-    of_nearest = vit.get_config(f"{vit.NEAREST[model]},{dataset}")
-    assert vit.MODELS[vit.NEAREST[model]] == nearest
+    short_name = next(short for short, name in vit.MODELS.items() if name == nearest)
+    of_nearest = vit.get_config(f"{short_name},{dataset}")
     for key in ("total_epochs", "optimizer", "schedule"):
         assert config[key] == of_nearest[key]
     assert config.model.dropout_rate == of_nearest.model.dropout_rate
