@@ -8,7 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from vit_jax.models import model_options
+from vit_jax.weights.architecture import abstract_parameters
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 OLD_TO_NEW = {
@@ -20,8 +23,7 @@ OLD_TO_NEW = {
 
 def golden(name):
     """A golden file's entries: arrays by key, and those under params/ and grads/ as dicts."""
-    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
-        entries = dict(file)
+    entries = dict(_read(name))
     for group in ("params", "grads"):
         prefix = f"{group}/"
         entries[group] = {
@@ -30,6 +32,12 @@ def golden(name):
             if key.startswith(prefix)
         }
     return entries
+
+
+@functools.cache
+def _read(name):
+    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
+        return dict(file)
 
 
 def write_npz(path, tensors):
@@ -59,7 +67,10 @@ def stacked(tensors):
     }
 
 
-@functools.partial(jax.jit, static_argnums=0)
+COMPILE_QUICKLY = {"xla_backend_optimization_level": 0}  # compiler options of jax.jit
+
+
+@functools.partial(jax.jit, static_argnums=0, compiler_options=COMPILE_QUICKLY)
 def _apply(graphdef, state, images):
     return nnx.merge(graphdef, state)(images)
 
@@ -67,6 +78,17 @@ def _apply(graphdef, state, images):
 def logits(model, images):
     graphdef, state = nnx.split(model)
     return np.asarray(_apply(graphdef, state, jnp.asarray(images)))
+
+
+def random_model(name, **options):
+    """A model with random parameters, made without compiling its initialisers."""
+    complete = model_options(name, **options)
+    graphdef, shapes = abstract_parameters(name, complete)
+    rng = np.random.default_rng(0)
+    arrays = {
+        key: jnp.asarray(rng.normal(size=shape).astype(np.float32)) for key, shape in shapes.items()
+    }
+    return nnx.merge(graphdef, unflatten_dict(arrays, sep="/"))
 
 
 def parameters(model):

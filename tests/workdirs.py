@@ -4,9 +4,8 @@ import dataclasses
 
 import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
-from published import parameters
+from published import parameters, random_model
 
-import vit_jax
 from vit_jax.checkpoint import Checkpoints, TrainState
 from vit_jax.model_file import ModelFile, Preprocessing, write_model_file
 
@@ -18,7 +17,7 @@ PREPROCESSING = Preprocessing(mean=(0.4,), std=(0.2,), crop="center", resize=20)
 
 def write_workdir(directory, accuracies=(0.1, 0.3, 0.2), ema=True):
     """Checkpoints 1, 2, ... whose parameters are the model's times 1, 2, ...; EMA: ten times."""
-    model = vit_jax.create_model(NAME, num_classes=len(CLASSES), **TINY)
+    model = random_model(NAME, num_classes=len(CLASSES), **TINY)
     flat = parameters(model)
 
     def times(factor):

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from published import GOLDEN, golden, logits, parameters, write_npz
+from published import GOLDEN, golden, logits, parameters, random_model, write_npz
 
 import vit_jax
 from vit_jax.errors import WeightsError
@@ -167,7 +167,7 @@ def test_the_method_of_resizing_can_be_chosen(path):
 @pytest.mark.parametrize("placement", ["stem", "every_layer"])
 def test_learned_2d_positions_are_resized_too(placement, tmp_path):
     options = {**TINY, "positions": "learned_2d", "position_placement": placement}
-    model = vit_jax.create_model("ViT-Ti/16", **options, position_std=1.0)
+    model = random_model("ViT-Ti/16", **options, position_std=1.0)
     vit_jax.save_model(model, tmp_path / "out", "vit_jax")
     larger = vit_jax.load_model(tmp_path / "out", image_size=(64, 24))
     place = "position_embedding" if placement == "stem" else "blocks/position_embedding"

@@ -6,7 +6,15 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-from published import GOLDEN, assert_same_tensors, golden, logits, parameters, write_npz
+from published import (
+    GOLDEN,
+    assert_same_tensors,
+    golden,
+    logits,
+    parameters,
+    random_model,
+    write_npz,
+)
 
 import vit_jax
 from vit_jax.errors import WeightsError
@@ -152,9 +160,7 @@ def test_npz_to_hugging_face_keeps_the_logits(tmp_path):
 
 def test_positions_without_a_row_for_the_class_token_get_one(tmp_path):
     tiny = {"width": 32, "depth": 1, "mlp_width": 64, "num_heads": 2, "patch_size": 8}
-    model = vit_jax.create_model(
-        "ViT-Ti/16", **tiny, image_size=32, num_classes=3, prefix_positions=False
-    )
+    model = random_model("ViT-Ti/16", **tiny, image_size=32, num_classes=3, prefix_positions=False)
     vit_jax.save_model(model, tmp_path / "out", "huggingface")
     loaded = vit_jax.load_model(tmp_path / "out")
     table = parameters(loaded)["position_embedding"]
@@ -176,7 +182,7 @@ def test_positions_without_a_row_for_the_class_token_get_one(tmp_path):
 )
 def test_what_the_library_cannot_express_is_named(options, named, tmp_path):
     tiny = {"width": 32, "depth": 1, "mlp_width": 64, "num_heads": 2, "image_size": 32}
-    model = vit_jax.create_model("ViT-Ti/16", **tiny, **options)
+    model = random_model("ViT-Ti/16", **tiny, **options)
     with pytest.raises(WeightsError, match=f"huggingface files cannot express model.{named}"):
         vit_jax.save_model(model, tmp_path / "out", "huggingface")
     assert not (tmp_path / "out").exists()

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from published import GOLDEN, assert_same_tensors, golden, logits, parameters
+from published import GOLDEN, assert_same_tensors, golden, logits, parameters, random_model
 from workdirs import CLASSES, PREPROCESSING, write_workdir
 
 import vit_jax
@@ -77,7 +77,7 @@ def test_an_export_is_the_model_again(workdir, tmp_path):
 @pytest.mark.parametrize("options", [{}, {"positions": "learned_2d", "num_registers": 2}])
 def test_every_option_survives_an_export(options, tmp_path):
     tiny = {"width": 32, "depth": 1, "mlp_width": 32, "num_heads": 2, "image_size": 32}
-    model = vit_jax.create_model("ViT-Ti/16", **tiny, **options, dropout_rate=0.1)
+    model = random_model("ViT-Ti/16", **tiny, **options, dropout_rate=0.1)
     vit_jax.save_model(model, tmp_path / "out", "vit_jax")
     loaded = vit_jax.load_model(tmp_path / "out")
     assert loaded.options == model.options
@@ -123,7 +123,7 @@ def test_a_program_runs_without_this_package(tmp_path):
 
 
 def test_other_families_become_programs_too(tmp_path):
-    model = vit_jax.create_model("BiT-R50x1", image_size=32, num_classes=3, stage_depths=(1,))
+    model = random_model("BiT-R50x1", image_size=32, num_classes=3, stage_depths=(1,))
     vit_jax.save_model(model, tmp_path / "out.stablehlo", "stablehlo")
     exported = jax.export.deserialize((tmp_path / "out.stablehlo").read_bytes())
     images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)

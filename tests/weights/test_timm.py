@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from published import GOLDEN, assert_same_tensors, golden, logits, parameters, write_npz
+from published import (
+    GOLDEN,
+    assert_same_tensors,
+    golden,
+    logits,
+    parameters,
+    random_model,
+    write_npz,
+)
 
 import vit_jax
 from vit_jax.errors import WeightsError
@@ -56,7 +64,7 @@ def test_what_the_file_does_not_say_is_asked_for_or_printed(caplog):
 
 
 def test_the_head_count_comes_from_the_registered_width(tmp_path, caplog):
-    model = vit_jax.create_model("ViT-Ti/16", depth=1, num_classes=2, image_size=32)
+    model = random_model("ViT-Ti/16", depth=1, num_classes=2, image_size=32)
     vit_jax.save_model(model, tmp_path / "in.safetensors", "timm")
     write(tmp_path, safetensors.numpy.load_file(tmp_path / "in.safetensors"))  # no metadata
     loaded = vit_jax.load_model(tmp_path / "model.safetensors")
@@ -228,13 +236,13 @@ def test_fixed_positions_are_written_out(tmp_path):
 )
 def test_what_timm_cannot_express_is_named(options, named, tmp_path):
     tiny = {"width": 32, "depth": 1, "mlp_width": 64, "num_heads": 2, "image_size": 32}
-    model = vit_jax.create_model("ViT-Ti/16", **tiny, **options)
+    model = random_model("ViT-Ti/16", **tiny, **options)
     with pytest.raises(WeightsError, match=f"timm files cannot express model.{named}"):
         vit_jax.save_model(model, tmp_path / "out.safetensors", "timm")
 
 
 def test_resnets_are_refused(tmp_path):
-    model = vit_jax.create_model("BiT-R50x1", stage_depths=(1,), image_size=32, num_classes=2)
+    model = random_model("BiT-R50x1", stage_depths=(1,), image_size=32, num_classes=2)
     for format in ("timm", "huggingface"):
         with pytest.raises(WeightsError, match=f"{format} files have no ResNet models"):
             vit_jax.save_model(model, tmp_path / "out.safetensors", format)

@@ -239,7 +239,7 @@ def grid_of(
     return height // pixels[0], width // pixels[1]
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def abstract_parameters(name: str, options: Any) -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:
     """A model's structure and the shapes of its parameters by name; nothing is computed."""
     model = nnx.eval_shape(lambda: registry.build_model(name, jax.random.key(0), options))
