@@ -184,6 +184,7 @@ def is_kernel(state):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HYBRIDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_hybrids_train_as_the_reference(name, optimizer):

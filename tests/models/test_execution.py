@@ -1,0 +1,154 @@
+"""Scan, remat and bfloat16 change how a model runs, not what it computes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from filled import fill, filled_model, predict, random_images
+from flax import nnx
+
+from vit_jax.models import abstract_model
+
+VIT = {"width": 32, "depth": 3, "mlp_width": 64, "num_heads": 2, "num_classes": 10}
+RESNET = {"image_size": 24, "width_factor": 0.5, "stage_depths": (1, 1), "num_classes": 10}
+SHAPES = {  # Tokens per image: 16, 257 (as ViT-H/14), 50 (as ViT-B/32).
+    "24x40": {**VIT, "image_size": (24, 40), "patch_size": 8},
+    "257 tokens": {**VIT, "image_size": 224, "patch_size": 14},
+    "50 tokens": {**VIT, "image_size": 224, "patch_size": 32},
+}
+FAMILIES = {
+    "R50+ViT-B/16": {**VIT, "image_size": (24, 40), "stem_depths": (1,), "patch_size": 2}
+    | {"stem_width_factor": 0.5},
+    "BiT-R50x1": RESNET,
+    "BiT-v1-R50x1": RESNET,
+    "Axial-ViT-B/16": {**VIT, "image_size": (24, 40), "patch_size": 8},
+    "AxialResNet50": RESNET,
+    "Mixer-B/16": {"width": 32, "depth": 3, "mlp_width": 64, "token_mlp_width": 16}
+    | {"image_size": (24, 40), "patch_size": 8, "num_classes": 10},
+}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits_and_gradients(graphdef, state, images, key=None):
+    labels = jnp.arange(len(images))
+
+    def loss(state):
+        logits = nnx.merge(graphdef, state)(images, key=key)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), logits
+
+    gradients, logits = jax.grad(loss, has_aux=True)(state)
+    return logits, gradients
+
+
+def run(name, options, **execution):
+    """Logits and gradients of one set of parameters, run in one way."""
+    model = fill(abstract_model(name, **options, **execution))
+    return logits_and_gradients(*nnx.split(model), random_images(model.options, batch_size=4))
+
+
+def assert_equal(first, second):
+    np.testing.assert_allclose(first[0], second[0], rtol=0, atol=1e-5)
+    for one, other in zip(*map(jax.tree.leaves, (first[1], second[1])), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4 * np.abs(one).max() + 1e-7)
+
+
+def assert_close_to_spread(logits, reference):
+    """Within 3e-2 of the reference, relative to the spread of its logits."""
+    assert logits.dtype == jnp.float32
+    assert np.abs(logits - reference).max() < 3e-2 * np.ptp(reference)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scan_with_remat_in_float32_and_bfloat16(shape):
+    options = SHAPES[shape]
+    reference = predict(filled_model("ViT-B/16", **options), random_images_of(options))
+    for dtype in ("float32", "bfloat16"):
+        logits, gradients = run("ViT-B/16", options, dtype=dtype, remat="full")
+        if dtype == "float32":
+            np.testing.assert_allclose(logits, reference, rtol=0, atol=1e-5)
+        assert_close_to_spread(logits, reference)
+        for leaf in jax.tree.leaves(gradients):
+            assert leaf.dtype == jnp.float32
+            assert np.isfinite(leaf).all()
+
+
+def random_images_of(options):
+    return random_images(abstract_model("ViT-B/16", **options).options, batch_size=4)
+
+
+@pytest.mark.parametrize(
+    "execution",
+    [
+        {"remat": "full"},
+        pytest.param({"remat": "dots"}, marks=pytest.mark.slow),
+        {"remat": "dots", "scan_unroll": 3},
+        pytest.param({"scan_unroll": 2}, marks=pytest.mark.slow),
+        pytest.param({"scan_unroll": 100}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_remat_and_unrolling_keep_logits_and_gradients(execution):
+    options = SHAPES["24x40"]
+    assert_equal(run("ViT-B/16", options), run("ViT-B/16", options, **execution))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("remat", ["full", "dots"])
+def test_every_family_keeps_them_under_remat(name, remat):
+    assert_equal(run(name, FAMILIES[name]), run(name, FAMILIES[name], remat=remat))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_runs_in_bfloat16(name):
+    images = random_images(abstract_model(name, **FAMILIES[name]).options)
+    reference = predict(filled_model(name, **FAMILIES[name]), images)
+    bfloat16 = predict(filled_model(name, **FAMILIES[name], dtype="bfloat16"), images)
+    assert_close_to_spread(bfloat16, reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ViT-B/32", {}),
+        ("ViT-H/14", {"depth": 4}),
+        ("ViT-B/16", {"image_size": (24, 40), "patch_size": 8}),
+    ],
+)
+def test_full_width_in_bfloat16(name, options):
+    images = random_images(abstract_model(name, **options).options)
+    reference = predict(filled_model(name, **options, remat="full"), images)
+    bfloat16 = predict(filled_model(name, **options, remat="full", dtype="bfloat16"), images)
+    assert_close_to_spread(bfloat16, reference)
+
+
+def test_remat_recomputes_the_same_dropout():
+    options = {**SHAPES["24x40"], "dropout_rate": 0.3, "stochastic_depth_rate": 0.3}
+    runs = []
+    for remat in ("none", "full"):
+        model = fill(abstract_model("ViT-B/16", **options, remat=remat))
+        images = random_images(model.options, batch_size=4)
+        runs.append(logits_and_gradients(*nnx.split(model), images, jax.random.key(0)))
+    assert_equal(*runs)
+
+
+@pytest.mark.parametrize("name", ["ViT-B/16", "BiT-R50x1"])
+def test_activations_pass_through_the_hook(name):
+    model = filled_model(name, **(SHAPES["24x40"] if name == "ViT-B/16" else RESNET))
+    shapes = []
+
+    def constrain(x):
+        shapes.append(x.shape)
+        return x
+
+    images = random_images(model.options)
+    jax.eval_shape(lambda images: model(images, constrain=constrain), images)
+    if name == "ViT-B/16":
+        assert shapes == [(2, 16, 32)] * 2  # After the embedding, and in the scanned block.
+    else:
+        assert shapes == [(2, 6, 6, 32), (2, 6, 6, 128), (2, 3, 3, 256)]

@@ -1,0 +1,126 @@
+"""The spread of every initial parameter, per layer, at full size."""
+
+import math
+
+import numpy as np
+import pytest
+from filled import flat_parameters
+
+from vit_jax.models import create_model
+
+
+def lecun(shape):
+    return math.sqrt(1 / math.prod(shape[:-1]))
+
+
+def xavier(shape):
+    return math.sqrt(2 / (shape[0] + shape[-1]))
+
+
+def flat_xavier(shape):
+    """Of a (D, heads, d) or (heads, d, D) kernel, as the matrix between D and heads · d."""
+    width = max(shape[0], shape[-1])
+    return math.sqrt(2 / (width + math.prod(shape) // width))
+
+
+# The end of a parameter's name -> its standard deviation, or the one value it starts with.
+SPREADS = {
+    "attention/query/kernel": flat_xavier,
+    "attention/key/kernel": flat_xavier,
+    "attention/value/kernel": flat_xavier,
+    "attention/out/kernel": flat_xavier,
+    "/mlp/dense1/kernel": xavier,
+    "/mlp/dense2/kernel": xavier,
+    "/mlp/dense1/bias": lambda shape: 1e-6,
+    "/mlp/dense2/bias": lambda shape: 1e-6,
+    "probe": lambda shape: math.sqrt(2 / (1 + shape[-1])),
+    "registers": lambda shape: 1e-6,
+    "position_embedding": lambda shape: 0.02,
+    "position_embedding/rows": lambda shape: 0.02,
+    "position_embedding/columns": lambda shape: 0.02,
+    "attention/relative_positions": lambda shape: 0.02,
+    "row_attention/relative_positions": lambda shape: math.sqrt(2 / shape[-1]),
+    "column_attention/relative_positions": lambda shape: math.sqrt(2 / shape[-1]),
+    "row_attention/kernel": lecun,
+    "column_attention/kernel": lecun,
+    "embedding/kernel": lecun,
+    "pre_logits/kernel": lecun,
+    "mixing/dense1/kernel": lecun,
+    "mixing/dense2/kernel": lecun,
+    "conv_root/kernel": lecun,
+    "conv1/kernel": lecun,
+    "conv2/kernel": lecun,
+    "conv3/kernel": lecun,
+    "/projection/kernel": lecun,
+}
+VALUES = {"class_token": 0, "scale": 1, "layer_scale1": 1e-4, "layer_scale2": 1e-4}
+VALUES |= {"bias": 0, "head/kernel": 0, "head/bias": -10}
+POST_ACTIVATION = {"norm3/scale": 0}
+
+
+def lookup(table, name):
+    """The entry with the longest key that `name` ends with."""
+    keys = [key for key in table if ("/" + name).endswith(key)]
+    return table[max(keys, key=len)] if keys else None
+
+
+def check_initialization(model, values=VALUES):
+    means, names = [], []
+    for name, array in flat_parameters(model).items():
+        layers = array if name.startswith("blocks/") else array[None]
+        for layer in np.asarray(layers):
+            spread, value = lookup(SPREADS, name), lookup(values, name)
+            if spread is None:
+                assert (layer == np.float32(value)).all(), name
+                continue
+            expected = spread(layer.shape)
+            tolerance = max(0.02, 4 / math.sqrt(2 * layer.size))  # Few numbers vary by chance.
+            assert layer.std() == pytest.approx(expected, rel=tolerance), name
+            names.append(name)
+            means.append(layer.mean() * math.sqrt(layer.size) / expected)
+    assert np.abs(means).max() < 5, names[int(np.abs(means).argmax())]
+    return set(names)
+
+
+def test_vit_at_full_width():
+    model = create_model("ViT-B/16", depth=2, representation_size=768, head_bias=-10.0)
+    names = check_initialization(model)
+    assert len(names) == 11  # The rest starts with one value.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ViT-B/16", {}),
+        ("ViT-B/16", {"pooling": "attention", "num_registers": 4, "layer_scale": 1e-4}),
+        ("ViT-B/16", {"positions": "relative", "query_key_norm": True}),
+        ("ViT-B/16", {"positions": "learned_2d", "position_placement": "every_layer"}),
+        ("ViT-L/32", {"depth": 2}),
+        ("BiT-R50x1", {}),
+        ("Mixer-B/16", {}),
+        ("Axial-ViT-B/16", {"depth": 2}),
+    ],
+)
+def test_full_size(name, options):
+    check_initialization(create_model(name, head_bias=-10.0, **options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["R50+ViT-B/16", "BiT-v1-R50x1", "AxialResNet50"])
+def test_the_last_norm_of_a_post_activation_unit_starts_at_zero(name):
+    check_initialization(create_model(name, head_bias=-10.0), VALUES | POST_ACTIVATION)
+
+
+@pytest.mark.slow
+def test_seeds_give_other_parameters_and_layers_differ():
+    options = {"width": 16, "depth": 2, "mlp_width": 24, "num_heads": 2, "image_size": 32}
+    first, again, other = (
+        flat_parameters(create_model("ViT-B/16", seed=seed, **options)) for seed in (0, 0, 1)
+    )
+    for name in SPREADS:
+        for key in (key for key in first if ("/" + key).endswith(name)):
+            np.testing.assert_array_equal(first[key], again[key])
+            assert (first[key] != other[key]).all()
+            if key.startswith("blocks/"):
+                assert (first[key][0] != first[key][1]).all()

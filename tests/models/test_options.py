@@ -1,0 +1,220 @@
+"""Combinations of a Vision Transformer's options: those that make sense train, the rest are refused."""
+
+import functools
+import itertools
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from filled import fill, random_images
+from flax import nnx
+
+from vit_jax.errors import ConfigError
+from vit_jax.models import abstract_model, model_options
+
+TINY = {
+    "width": 16,
+    "depth": 2,
+    "mlp_width": 24,
+    "num_heads": 2,
+    "num_classes": 3,
+    "image_size": (8, 12),
+    "patch_size": 4,
+}
+CHOICES = {
+    "positions": ("learned_1d", "learned_2d", "sincos_2d", "relative", "none"),
+    "position_placement": ("stem", "every_layer", "every_layer_shared"),
+    "pooling": ("token", "average", "attention"),
+    "representation_size": (0, 8),
+    "class_token": (None, True, False),
+    "num_registers": (0, 2),
+    "prefix_positions": (True, False),
+    "norm_after_pooling": (False, True),
+    "layer_scale": (0.0, 0.1),
+    "query_key_norm": (False, True),
+    "stochastic_depth_rate": (0.0, 0.2),
+    "stochastic_depth_schedule": ("linear", "constant"),
+    "patch_dropout_rate": (0.0, 0.3),
+    "dropout_rate": (0.0, 0.1),
+}
+
+
+def makes_sense(options):
+    positions, placement = options["positions"], options["position_placement"]
+    return not (
+        (options["pooling"] == "token" and options["class_token"] is False)
+        or (positions in ("none", "relative") and placement != "stem")
+        or (positions == "sincos_2d" and placement == "every_layer")
+        or (options["patch_dropout_rate"] and (placement != "stem" or positions == "relative"))
+    )
+
+
+def combinations(*names):
+    for values in itertools.product(*(CHOICES[name] for name in names)):
+        yield dict(zip(names, values, strict=True))
+
+
+def all_pairs():
+    """Few combinations that make sense, which together have every pair of choices that does."""
+    rng = random.Random(0)
+    drawn = ({name: rng.choice(values) for name, values in CHOICES.items()} for _ in range(1000))
+    sample = [options for options in drawn if makes_sense(options)]
+    pairs = [set(itertools.combinations(options.items(), 2)) for options in sample]
+    missing, chosen = set().union(*pairs), []
+    while missing:
+        best = max(range(len(sample)), key=lambda index: len(pairs[index] & missing))
+        chosen.append(sample[best])
+        missing -= pairs[best]
+    return chosen
+
+
+EACH_CHOICE_ONCE = [
+    {"positions": "learned_1d", "num_registers": 2, "prefix_positions": True}
+    | {"representation_size": 8, "dropout_rate": 0.1, "patch_dropout_rate": 0.3},
+    {"positions": "learned_2d", "position_placement": "every_layer", "pooling": "average"}
+    | {"class_token": True, "layer_scale": 0.1, "stochastic_depth_rate": 0.2},
+    {"positions": "sincos_2d", "position_placement": "every_layer_shared", "pooling": "attention"}
+    | {"norm_after_pooling": True, "query_key_norm": True, "num_registers": 2},
+    {"positions": "relative", "pooling": "average", "class_token": False, "dropout_rate": 0.1}
+    | {"stochastic_depth_rate": 0.2, "stochastic_depth_schedule": "constant"},
+    {"positions": "none", "num_registers": 2, "prefix_positions": False, "layer_scale": 0.1},
+]
+TABLE_8 = [  # Positions and placements with every pooling and head.
+    options
+    for options in combinations("positions", "position_placement", "pooling", "representation_size")
+    if makes_sense({"class_token": None, "patch_dropout_rate": 0, **options})
+]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def train_step(graphdef, state, images, labels, key):
+    def loss(state):
+        logits = nnx.merge(graphdef, state)(images, key=key)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    value, gradients = jax.value_and_grad(loss)(state)
+    return jax.tree.map(lambda leaf, slope: leaf - 0.05 * slope, state, gradients), value
+
+
+UNSEEN = (("key", "bias"), ("key_norm", "bias"))  # Softmax does not see what all keys share.
+
+
+def check_training(options):
+    """Three steps move every parameter and end on a finite loss."""
+    model = fill(abstract_model("ViT-B/16", **TINY, **options))
+    images, labels = random_images(model.options, batch_size=4), np.array([0, 1, 2, 0])
+    graphdef, first = nnx.split(model)
+    state = first
+    for step in range(3):
+        state, value = train_step(graphdef, state, images, labels, jax.random.key(step))
+        assert np.isfinite(value)
+    for (path, before), (_, after) in zip(
+        nnx.to_flat_state(first), nnx.to_flat_state(state), strict=True
+    ):
+        assert np.isfinite(after[...]).all(), path
+        if path[-2:] not in UNSEEN:
+            assert np.any(before[...] != after[...]), path
+
+
+@pytest.mark.parametrize("options", EACH_CHOICE_ONCE, ids=lambda options: options["positions"])
+def test_each_choice_trains(options):
+    check_training(options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", TABLE_8, ids=lambda options: "-".join(map(str, options.values()))
+)
+def test_positions_poolings_and_heads_train(options):
+    check_training(options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", all_pairs(), ids=str)
+def test_every_pair_of_choices_trains(options):
+    check_training(options)
+
+
+def test_exactly_the_combinations_that_make_sense_are_accepted():
+    defaults = {**TINY, "dropout_rate": 0.0, "stochastic_depth_rate": 0.0}
+    names = [name for name in CHOICES if name != "dropout_rate" and "stochastic" not in name]
+    for options in combinations(*names):
+        try:
+            model_options("ViT-B/16", **defaults, **options)
+            accepted = True
+        except ConfigError:
+            accepted = False
+        assert accepted == makes_sense(options), options
+
+
+@pytest.mark.parametrize("options", TABLE_8[::3], ids=str)
+def test_combinations_keep_the_shape_of_logits(options):
+    model = abstract_model("ViT-B/16", **TINY, num_registers=1, **options)
+    graphdef, state = nnx.split(model)
+    images = jax.ShapeDtypeStruct((2, 8, 12, 3), jnp.float32)
+    key = jax.random.key(0)
+    logits = jax.eval_shape(lambda state, x: nnx.merge(graphdef, state)(x, key=key), state, images)
+    assert logits.shape == (2, 3)
+
+
+REFUSED = {
+    "model.pooling='token' needs model.class_token": {"class_token": False},
+    "model.positions='relative' has no table to add": {
+        "positions": "relative",
+        "position_placement": "every_layer",
+    },
+    "model.positions='none' has no table to add": {
+        "positions": "none",
+        "position_placement": "every_layer_shared",
+    },
+    "model.positions='sincos_2d' is one fixed table": {
+        "positions": "sincos_2d",
+        "position_placement": "every_layer",
+    },
+    "model.patch_dropout_rate=0.5 needs positions that are added at the stem": {
+        "patch_dropout_rate": 0.5,
+        "position_placement": "every_layer",
+    },
+    "model.width=18 is not divisible by model.num_heads=4": {"width": 18, "num_heads": 4},
+    "model.width=18 must be a multiple of 4": {"width": 18, "positions": "sincos_2d"},
+    "model.positions='2d': must be one of learned_1d, learned_2d": {"positions": "2d"},
+    "model.pooling='gap': must be one of token, average, attention": {"pooling": "gap"},
+    "model.stochastic_depth_rate=1.0: must be in [0, 1)": {"stochastic_depth_rate": 1.0},
+    "model.num_registers=-1: must be an integer and at least 0": {"num_registers": -1},
+    "model.image_size 10 (height) is not divisible by model.patch_size 4": {"image_size": 10},
+    "the nearest sizes that are: 8 and 12": {"image_size": (12, 10)},
+    "model.dtype='float16': must be one of float32, bfloat16": {"dtype": "float16"},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_makes_no_sense_is_refused_by_name(message):
+    with pytest.raises(ConfigError) as error:
+        model_options("ViT-B/16", **{**TINY, **REFUSED[message]})
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("Axial-ViT-B/16", {"pooling": "token"}, "axial attention sees patches only"),
+        ("Axial-ViT-B/16", {"num_registers": 1}, "axial attention sees patches only"),
+        ("Axial-ViT-B/16", {"positions": "relative"}, "is not defined for axial attention"),
+        ("Axial-ViT-B/16", {"patch_dropout_rate": 0.1}, "needs the whole grid"),
+        ("AxialResNet50", {"num_heads": 5}, "model.num_heads=5: twice it must divide 64"),
+        ("AxialResNet50", {"preactivation": True}, "post-activation only"),
+        ("BiT-R50x1", {"stage_depths": (3, 0)}, "model.stage_depths=(3, 0): must be positive"),
+        ("BiT-R50x1", {"width_factor": 0.3}, "model.width_factor=0.3: 64 times it must be"),
+        ("BiT-R50x1", {"pool_padding": "same"}, "must be one of zeros, infinity"),
+        ("R+ViT-Ti/16", {"image_size": 100}, "patch_size 8 times the stem's 4: the nearest sizes"),
+        ("R50+ViT-B/16", {"stem_width_factor": 0.1}, "64 times it must be a multiple of 32"),
+        ("Mixer-B/16", {"image_size": 100}, "not divisible by model.patch_size 16"),
+    ],
+)
+def test_other_families_refuse_by_name(name, options, message):
+    with pytest.raises(ConfigError) as error:
+        model_options(name, **options)
+    assert message in str(error.value)

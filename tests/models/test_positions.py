@@ -1,0 +1,88 @@
+"""Position embeddings against loops over the grid, and their placements against one another."""
+
+import numpy as np
+import pytest
+from filled import filled_model, flat_parameters, predict, random_images, with_parameters
+
+from vit_jax.models.positions import relative_logits
+
+TINY = {
+    "width": 16,
+    "depth": 2,
+    "mlp_width": 24,
+    "num_heads": 2,
+    "num_classes": 3,
+    "image_size": (8, 12),
+    "patch_size": 4,
+}
+
+
+def test_learned_2d_concatenates_the_columns_and_the_rows_table():
+    model = filled_model("ViT-B/16", **TINY, positions="learned_2d")
+    parameters = flat_parameters(model)
+    columns, rows = (parameters[f"position_embedding/{axis}"] for axis in ("columns", "rows"))
+    assert columns.shape == (3, 8)
+    assert rows.shape == (2, 8)
+    table = model.position_table()
+    assert table.shape == (1, 7, 16)
+    np.testing.assert_array_equal(table[0, 0], 0)  # The class token has no place on the grid.
+    for row in range(2):
+        for column in range(3):
+            expected = np.concatenate([columns[column], rows[row]])
+            np.testing.assert_array_equal(table[0, 1 + 3 * row + column], expected)
+
+
+def test_relative_logits_are_the_query_times_the_embedding_of_the_offset():
+    rng = np.random.default_rng(0)
+    query = rng.normal(size=(2, 5, 3, 4)).astype(np.float32)
+    table = rng.normal(size=(9, 4)).astype(np.float32)
+    logits = relative_logits(query, table)
+    for i in range(5):
+        for j in range(5):
+            expected = query[:, i] @ table[i - j + 4]
+            np.testing.assert_allclose(logits[:, :, i, j], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_without_positions_a_permutation_of_the_patches_does_not_matter():
+    model = filled_model("ViT-B/16", **TINY, positions="none")
+    images = random_images(model.options)
+    flipped = np.concatenate([images[:, 4:], images[:, :4]], axis=1)  # Swaps both rows of patches.
+    np.testing.assert_allclose(predict(model, images), predict(model, flipped), atol=1e-5)
+    with_positions = filled_model("ViT-B/16", **TINY)
+    assert np.abs(predict(with_positions, images) - predict(with_positions, flipped)).max() > 1e-2
+
+
+@pytest.mark.parametrize("positions", ["learned_1d", "learned_2d"])
+def test_placements_agree_where_their_tables_do(positions):
+    shared = filled_model(
+        "ViT-B/16", **TINY, positions=positions, position_placement="every_layer_shared"
+    )
+    table = {
+        name: array
+        for name, array in flat_parameters(shared).items()
+        if name.startswith("position_embedding")
+    }
+    images = random_images(shared.options)
+
+    every_layer = filled_model(
+        "ViT-B/16", **TINY, positions=positions, position_placement="every_layer"
+    )
+    same = {f"blocks/{name}": np.stack([array, array]) for name, array in table.items()}
+    every_layer = with_parameters(every_layer, {**flat_parameters(shared), **same})
+    np.testing.assert_allclose(predict(every_layer, images), predict(shared, images), atol=1e-5)
+
+    stem = filled_model("ViT-B/16", **TINY, positions=positions)
+    stem = with_parameters(stem, flat_parameters(shared))
+    first_only = {f"blocks/{name}": np.stack([array, 0 * array]) for name, array in table.items()}
+    every_layer = with_parameters(every_layer, first_only)
+    np.testing.assert_allclose(predict(every_layer, images), predict(stem, images), atol=1e-5)
+    assert np.abs(predict(stem, images) - predict(shared, images)).max() > 1e-2
+
+
+def test_the_class_token_and_registers_have_rows_only_if_asked():
+    model = filled_model("ViT-B/16", **TINY, num_registers=2)
+    assert model.position_embedding.shape == (1, 9, 16)
+    model = filled_model("ViT-B/16", **TINY, num_registers=2, prefix_positions=False)
+    assert model.position_embedding.shape == (1, 6, 16)
+    np.testing.assert_array_equal(model.position_table()[0, :3], 0)
+    np.testing.assert_array_equal(model.position_table()[0, 3:], model.position_embedding[0])
