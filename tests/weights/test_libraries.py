@@ -1,0 +1,146 @@
+"""Exports in the hands of the real libraries; skipped where they are not installed."""
+
+import numpy as np
+import pytest
+from published import GOLDEN, golden, logits, random_model, write_npz
+
+import vit_jax
+
+torch = pytest.importorskip("torch")
+TINY = {"width": 32, "depth": 2, "mlp_width": 96, "num_heads": 2, "patch_size": 8, "image_size": 32}
+IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 32, 32, 3)).astype(np.float32)
+
+
+def torch_logits(model, images):
+    with torch.no_grad():
+        outputs = model.eval()(torch.from_numpy(images.transpose(0, 3, 1, 2).copy()))
+    return getattr(outputs, "logits", outputs).numpy()
+
+
+def published_model(name, tmp_path):
+    return vit_jax.load_model(write_npz(tmp_path / "in.npz", golden(name)["params"]))
+
+
+TIMM_OPTIONS = {
+    "token": {},
+    "erf": {"gelu": "erf"},
+    "average": {"pooling": "average"},
+    "norm after": {"pooling": "average", "norm_after_pooling": True},
+    "attention": {"pooling": "attention"},
+    "average with class token": {"pooling": "average", "class_token": True},
+    "registers": {"num_registers": 4},
+    "no prefix positions": {"prefix_positions": False, "num_registers": 2},
+    "layer scale": {"layer_scale": 0.1, "query_key_norm": True},
+    "fixed positions": {"positions": "sincos_2d"},
+    "rectangle": {"image_size": (16, 48), "num_classes": 7, "channels": 5},
+    "no head": {"num_classes": 0},
+}
+
+
+@pytest.mark.parametrize("name", TIMM_OPTIONS)
+def test_timm_creates_the_exported_model(name, tmp_path):
+    timm = pytest.importorskip("timm")
+    model = random_model("ViT-Ti/16", **{**TINY, **TIMM_OPTIONS[name]})
+    vit_jax.save_model(model, tmp_path / "out", "timm")
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)  # strict
+    height, width = model.options.image_size
+    images = np.random.default_rng(0).uniform(-1, 1, (2, height, width, model.options.channels))
+    images = images.astype(np.float32)
+    expected = logits(model, images)
+    tolerance = 1e-5 * abs(expected).max()
+    np.testing.assert_allclose(torch_logits(theirs, images), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["vit_token", "vit_gap", "bv_vit_map"])
+def test_timm_computes_the_published_logits(name, tmp_path):
+    timm = pytest.importorskip("timm")
+    vit_jax.save_model(published_model(name, tmp_path), tmp_path / "out", "timm")
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
+    expected = golden(name)
+    np.testing.assert_allclose(
+        torch_logits(theirs, expected["images"]), expected["logits"], rtol=0, atol=1e-5
+    )
+
+
+def test_a_model_that_timm_saved_is_loaded(tmp_path):
+    timm = pytest.importorskip("timm")
+    from timm.models import save_for_hf
+
+    theirs = timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, embed_dim=32, num_heads=2, depth=2, num_classes=5
+    )
+    save_for_hf(theirs, tmp_path / "theirs", safe_serialization=True)
+    model = vit_jax.load_model(tmp_path / "theirs")
+    np.testing.assert_allclose(
+        logits(model, IMAGES), torch_logits(theirs, IMAGES), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_r_s16_p8_224", "vit_small_r26_s32_224"])
+def test_hybrids_agree_within_their_epsilons(name, tmp_path):
+    timm = pytest.importorskip("timm")
+    registered = {"vit_tiny_r_s16_p8_224": "R+ViT-Ti/16", "vit_small_r26_s32_224": "R26+ViT-S/32"}
+    theirs = timm.create_model(name, num_classes=5, img_size=64)
+    timm.models.save_for_hf(theirs, tmp_path / "theirs", safe_serialization=True)
+    model = vit_jax.load_model(tmp_path / "theirs")
+    vit_jax.save_model(model, tmp_path / "ours", "timm")
+    content = (tmp_path / "ours/config.json").read_text()
+    assert f'"architecture": "{name}"' in content
+    assert model.options.stem_depths == vit_jax.models.model_options(registered[name]).stem_depths
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 64, 64, 3)).astype(np.float32)
+    ours = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True)
+    np.testing.assert_array_equal(torch_logits(ours, images), torch_logits(theirs, images))
+    np.testing.assert_allclose(
+        logits(model, images), torch_logits(theirs, images), rtol=0, atol=2e-3
+    )
+
+
+@pytest.mark.parametrize("name", ["hf_gelu", "hf_gelu_pytorch_tanh"])
+def test_transformers_loads_the_exported_folder(name, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    expected = golden(f"{name}/expected")
+    vit_jax.save_model(vit_jax.load_model(GOLDEN / name), tmp_path / "out", "huggingface")
+    theirs, info = transformers.ViTForImageClassification.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    assert theirs.config.id2label[3] == "cat"
+    np.testing.assert_allclose(
+        torch_logits(theirs, expected["images"]), expected["logits"], rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"gelu": "erf", "prefix_positions": False}, {"image_size": (16, 48)}]
+)
+def test_transformers_computes_the_same_logits(options, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = random_model("ViT-Ti/16", **{**TINY, **options}, num_classes=3)
+    vit_jax.save_model(model, tmp_path / "out", "huggingface")
+    theirs = transformers.ViTForImageClassification.from_pretrained(tmp_path / "out")
+    height, width = model.options.image_size
+    images = np.random.default_rng(0).uniform(-1, 1, (2, height, width, 3)).astype(np.float32)
+    expected = logits(model, images)
+    tolerance = 1e-5 * abs(expected).max()
+    np.testing.assert_allclose(torch_logits(theirs, images), expected, rtol=0, atol=tolerance)
+
+
+def test_a_folder_that_transformers_saved_is_loaded(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        image_size=32,
+        patch_size=8,
+        num_labels=3,
+        layer_norm_eps=1e-6,
+    )
+    theirs = transformers.ViTForImageClassification(config)
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = vit_jax.load_model(tmp_path / "theirs")
+    assert model.class_names == ()  # LABEL_0, ... are no names.
+    np.testing.assert_allclose(
+        logits(model, IMAGES), torch_logits(theirs, IMAGES), rtol=0, atol=1e-5
+    )
