@@ -1,0 +1,423 @@
+"""Checkpoints: what is saved comes back to the bit, on any devices, and nothing else is kept."""
+
+import logging
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+from vit_jax import checkpoint, sharding
+from vit_jax.checkpoint import Checkpoints, TrainState, from_nested, restore_params, to_nested
+from vit_jax.config import default_config
+from vit_jax.errors import CheckpointError
+from vit_jax.model_file import read_model_file
+from vit_jax.models import registry
+from vit_jax.optimizer import build_optimizer, path_name
+
+SHAPES = {"embedding/kernel": (8, 16), "blocks/kernel": (3, 16, 8), "head/bias": (5,)}
+LARGE = {"embedding/kernel": (256, 1024), "head/bias": (64,)}
+
+
+def mesh_of(num_devices, **axes):
+    config = default_config().mesh
+    config.update(axes)
+    return sharding.build_mesh(config, jax.devices()[:num_devices])
+
+
+ONE, DATA, FSDP = mesh_of(1), mesh_of(8), mesh_of(8, fsdp=8)
+
+
+def make_state(
+    step=1, *, mesh=ONE, ema=False, optimizer="adamw", momentum_dtype="float32", shapes=SHAPES
+):
+    """A state with random values in every array; kernels split over the mesh's `fsdp`."""
+    params = {}
+    for name in shapes:
+        parent, _, last = name.partition("/")
+        params.setdefault(parent, {})[last] = jnp.zeros(shapes[name])
+    config = default_config().optimizer
+    config.update({"name": optimizer, "momentum_dtype": momentum_dtype, "weight_decay": 0.1})
+    opt_state = build_optimizer(config, lambda count: 1e-3).init(params)
+    generator = np.random.default_rng(step)
+
+    def fill(path, leaf):
+        value = jnp.asarray(10 * generator.normal(size=leaf.shape), leaf.dtype)
+        split = path_name(path).endswith("kernel") and mesh.shape["fsdp"] > 1
+        spec = PartitionSpec(*[None] * (leaf.ndim - 1), "fsdp") if split else PartitionSpec()
+        return jax.device_put(value, NamedSharding(mesh, spec))
+
+    state = TrainState(jnp.int32(step), params, opt_state, params if ema else None)
+    state = jax.tree_util.tree_map_with_path(fill, state)
+    counter = jax.device_put(jnp.int32(step), NamedSharding(mesh, PartitionSpec()))
+    return state._replace(step=counter)
+
+
+def abstract(state):
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state
+    )
+
+
+def assert_equal(found, expected):
+    """Equal to the bit, in structure, type and value."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True
+    ):
+        assert a.dtype == b.dtype, path
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=path_name(path))
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """A function that opens the checkpoints of `tmp_path`; all are closed at the end."""
+    every = []
+
+    def open_checkpoints(**options):
+        every.append(Checkpoints(tmp_path, **options))
+        return every[-1]
+
+    yield open_checkpoints
+    for checkpoints in every:
+        checkpoints.close()
+
+
+def steps_on_disk(workdir):
+    return sorted(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdecimal())
+
+
+def everything_in(directory):
+    """Names, sizes and times of all files and folders."""
+    return {
+        path.relative_to(directory): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in directory.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("momentum_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("ema", [False, True], ids=["", "ema"])
+def test_a_state_comes_back_to_the_bit(opened, optimizer, momentum_dtype, ema):
+    state = make_state(7, optimizer=optimizer, momentum_dtype=momentum_dtype, ema=ema)
+    half = [leaf for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.bfloat16]
+    assert len(half) == (3 if momentum_dtype == "bfloat16" else 0)
+    first = opened()
+    assert first.latest_step == 0
+    first.save(7, state, {})
+    first.wait()
+    second = opened()
+    assert second.latest_step == 7
+    assert_equal(second.restore(7, abstract(state)), state)
+
+
+@pytest.mark.parametrize("restored_on", [ONE, DATA, FSDP], ids=["one", "data=8", "fsdp=8"])
+@pytest.mark.parametrize("saved_on", [ONE, FSDP], ids=["one", "fsdp=8"])
+def test_a_state_comes_back_on_other_devices(opened, saved_on, restored_on):
+    state = make_state(7, mesh=saved_on, ema=True, momentum_dtype="bfloat16")
+    like = abstract(make_state(1, mesh=restored_on, ema=True, momentum_dtype="bfloat16"))
+    first = opened()
+    first.save(7, state, {})
+    first.wait()
+    found = opened().restore(7, like)
+    assert_equal(found, state)
+    for leaf, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(like), strict=True):
+        assert leaf.sharding == wanted.sharding
+    kernel = found.params["embedding"]["kernel"]
+    parts = restored_on.shape["fsdp"]
+    assert {shard.data.size for shard in kernel.addressable_shards} == {kernel.size // parts}
+
+
+@pytest.mark.parametrize("mesh", [ONE, DATA, FSDP], ids=["one", "data=8", "fsdp=8"])
+def test_buffers_may_be_donated_as_soon_as_save_returns(opened, mesh):
+    # Saving reads the buffers in the background; an update that overwrites them in place must not
+    # reach the disk.
+    num_saves = 10
+    state = jax.tree.map(jnp.zeros_like, make_state(0, mesh=mesh, shapes=LARGE))
+    places = jax.tree.map(lambda leaf: leaf.sharding, state)
+    update = jax.jit(
+        lambda state: jax.tree.map(lambda leaf: (leaf + 1).astype(leaf.dtype), state),
+        donate_argnums=0,
+        out_shardings=places,
+    )
+    checkpoints = opened(keep=num_saves)
+    for step in range(1, num_saves + 1):
+        previous, state = state, update(state)
+        if step == 1:
+            assert all(leaf.is_deleted() for leaf in jax.tree.leaves(previous))
+        checkpoints.save(step, state, {})
+    state = update(state)
+    checkpoints.wait()
+    like = abstract(state)
+    for step in range(1, num_saves + 1):
+        for leaf in jax.tree.leaves(checkpoints.restore(step, like)):
+            np.testing.assert_array_equal(np.asarray(leaf), step)
+
+
+def test_restored_buffers_may_be_donated(opened):
+    # Restored arrays must own their memory, or an update in place overwrites someone else's.
+    state = make_state(1, mesh=FSDP, shapes=LARGE)
+    like, expected = abstract(state), jax.tree.map(lambda leaf: np.array(leaf) + 10, state)
+    first = opened()
+    first.save(1, state, {})
+    first.wait()
+    update = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
+    for _ in range(3):
+        state = opened().restore(1, like)
+        for _ in range(10):
+            state = update(state)
+            np.full((256, 1024), np.nan, np.float32)  # Takes memory that was set free.
+        for found, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("keep", "best_metric", "scores", "kept"),
+    [
+        (1, "", [0.1, 0.2, 0.3], [3]),
+        (2, "", [None, None, None], [2, 3]),
+        (5, "", [None, None, None], [1, 2, 3]),
+        (1, "eval/accuracy", [0.9, 0.2, 0.3], [1, 3]),
+        (1, "eval/accuracy", [0.1, 0.9, None, None], [2, 4]),
+        (1, "eval/accuracy", [0.1, 0.2, 0.3], [3]),
+        (2, "eval/accuracy", [0.5, None, 0.4, None, 0.1], [1, 4, 5]),
+        (1, "eval/accuracy", [None, None, None], [3]),
+        (1, "eval/accuracy", [float("nan"), 0.1, None], [2, 3]),
+    ],
+)
+def test_the_latest_and_the_best_are_kept(opened, tmp_path, keep, best_metric, scores, kept):
+    checkpoints = opened(keep=keep, best_metric=best_metric)
+    for step, score in enumerate(scores, start=1):
+        metrics = {} if score is None else {"eval/accuracy": score, "eval/loss": 10.0 - score}
+        checkpoints.save(step, make_state(step), metrics)
+    checkpoints.wait()
+    checkpoints.close()
+    assert steps_on_disk(tmp_path) == kept
+
+
+def test_the_best_is_known_after_reopening(opened, tmp_path):
+    first = opened(best_metric="eval/accuracy")
+    assert first.is_best({"eval/accuracy": 0.0})
+    assert not first.is_best({})
+    assert not first.is_best({"eval/accuracy": float("nan")})
+    first.save(1, make_state(1), {"eval/accuracy": 0.8})
+    first.save(2, make_state(2), {"eval/accuracy": 0.5})
+    assert not first.is_best({"eval/accuracy": 0.8})
+    first.close()
+    second = opened(best_metric="eval/accuracy")
+    assert second.is_best({"eval/accuracy": 0.81})
+    assert not second.is_best({"eval/accuracy": 0.8})
+    assert (second.step_of("best"), second.step_of("latest"), second.step_of(2)) == (1, 2, 2)
+    second.save(3, make_state(3), {"eval/accuracy": 0.9})
+    second.wait()
+    assert steps_on_disk(tmp_path) == [3]
+
+
+def test_checkpoints_that_are_not_there_are_named_with_those_that_are(opened):
+    checkpoints = opened(keep=2)
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'latest'.*none"):
+        checkpoints.step_of("latest")
+    checkpoints.save(3, make_state(3), {})
+    checkpoints.save(5, make_state(5), {})
+    checkpoints.wait()
+    with pytest.raises(CheckpointError, match=r"no checkpoint 4.*3, 5"):
+        checkpoints.step_of(4)
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'best'"):
+        checkpoints.step_of("best")  # None was evaluated.
+    with pytest.raises(CheckpointError, match="no checkpoint 'newest'"):
+        checkpoints.step_of("newest")
+
+
+def test_a_step_is_saved_once(opened, tmp_path):
+    checkpoints = opened()
+    state = make_state(4)
+    checkpoints.save(4, state, {})
+    checkpoints.wait()
+    before = everything_in(tmp_path)
+    checkpoints.save(4, make_state(5), {})
+    checkpoints.wait()
+    assert everything_in(tmp_path) == before
+    again = opened()
+    again.save(4, make_state(5), {})
+    again.wait()
+    assert_equal(again.restore(4, abstract(state)), state)
+
+
+def test_averaged_parameters_may_be_switched_on(opened, caplog):
+    state = make_state(7)
+    first = opened()
+    first.save(7, state, {})
+    first.wait()
+    with caplog.at_level(logging.INFO, logger="vit_jax"):
+        found = opened().restore(7, abstract(make_state(7, ema=True)))
+    assert "has no averaged parameters: they start from here" in caplog.text
+    assert_equal(found.ema, state.params)
+    assert_equal(found._replace(ema=None), state)
+    # Not the same buffers: a step donates both.
+    pointers = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves((found.params, found.ema))}
+    assert len(pointers) == 2 * len(SHAPES)
+
+
+def test_averaged_parameters_may_be_switched_off(opened):
+    state = make_state(7, ema=True)
+    first = opened()
+    first.save(7, state, {})
+    first.wait()
+    found = opened().restore(7, abstract(make_state(7)))
+    assert found.ema is None
+    assert_equal(found, state._replace(ema=None))
+
+
+def test_momentum_may_change_its_precision(opened):
+    state = make_state(7, momentum_dtype="float32")
+    first = opened()
+    first.save(7, state, {})
+    first.wait()
+    like = abstract(make_state(7, momentum_dtype="bfloat16"))
+    found = opened().restore(7, like)
+    expected = jax.tree.map(lambda leaf, wanted: leaf.astype(wanted.dtype), state, like)
+    assert_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"optimizer": "sgd"}, r"7/optimizer: .* is .* in the checkpoint and .* in this run"),
+        (
+            {"shapes": {**SHAPES, "head/bias": (7,)}},
+            r"7/params: head/bias is \(5,\) in the checkpoint and \(7,\) in this run.*config\.init",
+        ),
+        (
+            {"shapes": {**SHAPES, "norm/scale": (3,)}},
+            r"norm/scale is absent in the checkpoint and \(3,\) in this run",
+        ),
+        (
+            {"shapes": {k: v for k, v in SHAPES.items() if k != "head/bias"}},
+            r"head/bias is \(5,\) in the checkpoint and absent in this run",
+        ),
+    ],
+)
+def test_a_state_of_another_kind_is_refused_with_the_difference(opened, other, message):
+    first = opened()
+    first.save(7, make_state(7), {})
+    first.wait()
+    with pytest.raises(CheckpointError, match=message):
+        opened().restore(7, abstract(make_state(7, **other)))
+
+
+def test_a_newer_format_is_refused(opened, monkeypatch):
+    first = opened()
+    with monkeypatch.context() as newer:
+        newer.setattr(checkpoint, "FORMAT_VERSION", checkpoint.FORMAT_VERSION + 1)
+        first.save(7, make_state(7), {})
+    first.wait()
+    with pytest.raises(CheckpointError, match=r"checkpoints/7 has format version 2.*upgrade"):
+        opened().restore(7, abstract(make_state(7)))
+
+
+def test_a_tree_becomes_nested_dicts_and_comes_back():
+    state = make_state(3)
+    nested = to_nested(state.opt_state)
+    assert set(nested["direction"]) == {"count", "mu", "nu"}
+    assert_equal(from_nested(nested, state.opt_state), state.opt_state)
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A workdir with checkpoints 1 (the best), 2 and 3, and their states."""
+    states = {step: make_state(step, ema=True, mesh=FSDP) for step in (1, 2, 3)}
+    checkpoints = Checkpoints(tmp_path, keep=2, best_metric="eval/accuracy")
+    for step, state in states.items():
+        checkpoints.save(step, state, {"eval/accuracy": 1 / step})
+    checkpoints.close()
+    return tmp_path, states
+
+
+@pytest.mark.parametrize(("name", "step"), [("latest", 3), ("best", 1), (2, 2)])
+def test_parameters_alone(finished, name, step):
+    workdir, states = finished
+    params = restore_params(workdir, name)
+    assert_equal(params, states[step].params)
+    assert type(params) is dict
+    assert all(len(leaf.sharding.device_set) == 1 for leaf in jax.tree.leaves(params))
+    assert_equal(restore_params(str(workdir), name, ema=True), states[step].ema)
+
+
+def test_reading_changes_nothing(finished):
+    workdir, states = finished
+    leftover = workdir / "checkpoints" / "4.orbax-checkpoint-tmp-0"
+    leftover.mkdir()  # Another process is saving.
+    before = everything_in(workdir)
+    assert_equal(restore_params(workdir), states[3].params)
+    assert everything_in(workdir) == before
+
+
+def test_what_is_no_workdir_is_refused(tmp_path, finished):
+    with pytest.raises(CheckpointError, match="not a run's workdir"):
+        restore_params(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+    workdir, _ = finished
+    with pytest.raises(CheckpointError, match=r"no checkpoint 9; it has: 1, 2, 3"):
+        restore_params(workdir, 9)
+
+
+def test_absent_averaged_parameters_are_named(opened, tmp_path):
+    checkpoints = opened()
+    checkpoints.save(1, make_state(1), {})
+    checkpoints.wait()
+    with pytest.raises(CheckpointError, match=r"checkpoints/1 has no ema .*ema_decay was 0"):
+        restore_params(tmp_path, ema=True)
+
+
+def test_what_a_killed_save_left_is_ignored_and_removed(opened, tmp_path):
+    state = make_state(1)
+    first = opened()
+    first.save(1, state, {})
+    first.close()
+    directory = tmp_path / "checkpoints"
+    leftover = directory / "2.orbax-checkpoint-tmp"
+    shutil.copytree(directory / "1", leftover)
+    shutil.rmtree(leftover / "params")
+    second = opened(keep=2)
+    assert second.latest_step == 1
+    assert_equal(second.restore(1, abstract(state)), state)
+    second.save(3, make_state(3), {})
+    second.wait()
+    assert steps_on_disk(tmp_path) == [1, 3]
+    assert not leftover.exists()
+
+
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "checkpoint_v1"
+
+
+def test_a_checkpoint_of_format_version_1_is_still_read():
+    """Three steps of `tests/tiny.py`, 8 wide, with bfloat16 momentum, on one device."""
+    nested = {}
+    with np.load(GOLDEN / "expected.npz") as file:
+        images, logits = file["images"], file["logits"]
+        for key in set(file.files) - {"images", "logits"}:
+            name, _, half = key.partition(":")
+            *parents, last = name.split("/")
+            place = nested
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[last] = jnp.asarray(file[key].view(jnp.bfloat16) if half else file[key])
+    before = everything_in(GOLDEN)
+
+    params = restore_params(GOLDEN)
+    assert_equal(params, nested["params"])
+    checkpoints = Checkpoints(GOLDEN, read_only=True)
+    expected = TrainState(jnp.int32(3), nested["params"], nested["optimizer"], None)
+    assert_equal(checkpoints.restore(checkpoints.step_of("best"), abstract(expected)), expected)
+    checkpoints.close()
+
+    model_file = read_model_file(GOLDEN)
+    graphdef, _ = nnx.split(registry.abstract_model(model_file.name, **model_file.options))
+    found = nnx.merge(graphdef, params)(jnp.asarray(images))
+    np.testing.assert_allclose(found, logits, rtol=0, atol=1e-5)
+    assert len(model_file.class_names) == 10
+    assert everything_in(GOLDEN) == before

@@ -1,0 +1,364 @@
+"""The command: what it exits with, what it says, and how it resumes."""
+
+import contextlib
+import logging
+import re
+import shutil
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from PIL import Image
+
+from tests.runs import read_metrics, start_command
+from vit_jax import main, train
+from vit_jax.checkpoint import restore_params
+from vit_jax.schedules import make_schedule
+
+# Runs that differ in nothing that is compiled share their programs, see below: change little.
+TINY = ("--config=tests/tiny.py", "--config.model.depth=1", "--config.total_steps=2")
+FAKE = (
+    *TINY,
+    "--config.data.source=fake",
+    "--config.data.num_train_examples=64",
+    "--config.data.num_eval_examples=40",
+    "--config.model.num_classes=3",
+)
+LONGER = "--config.total_steps=6"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_compilation_cache(tmp_path_factory):
+    """One cache for all, outside the workdirs: most runs here compile the same programs."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def command(capsys):
+    """Runs the command in this process: its exit code, and what it wrote to the console."""
+    loggers = [logging.getLogger(name) for name in (None, "absl", "vit_jax")]
+    before = [(logger.level, logger.handlers[:]) for logger in loggers]
+
+    def run(*arguments):
+        code = main.main(arguments)
+        return code, capsys.readouterr().err
+
+    yield run
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+def error_of(output):
+    """The one message of a run that failed."""
+    assert "Traceback" not in output
+    errors = [line for line in output.splitlines() if line.startswith("E ")]
+    assert len(errors) == 1, output
+    assert output.rstrip().endswith(errors[0]), output  # Nothing after it, nor more lines of it.
+    return errors[0]
+
+
+@pytest.fixture
+def image_folder(tmp_path):
+    """A function that makes a folder of so many 8 x 8 images of each class."""
+
+    def make(**classes):
+        root = tmp_path / "images"
+        root.mkdir()
+        for label, (name, count) in enumerate(classes.items()):
+            (root / name).mkdir()
+            for number in range(count):
+                pixels = np.full((8, 8), 40 * number + 100 * label, np.uint8)
+                Image.fromarray(pixels).save(root / name / f"{number}.png")
+        return root
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*TINY, "--config.bath_size=3"), r"config\.bath_size: no such key; .*: batch_size"),
+        ((*TINY, "--config.batch_size=many"), "expected a whole number"),
+        ((*TINY, "--config.batch_size=12"), r"batch_size=12 is not.* 8 \(devices.*8 or 16"),
+        ((*TINY, "--config.optimizer.accumulation_steps=3"), r"accumulation_steps\) = 24"),
+        ((*TINY, "--config.model.image_size=9"), r"9.*not divisible by .*2"),
+        ((*TINY, "--config.loss=hinge"), "config.loss='hinge'.*softmax"),
+        ((*TINY, "--config.mesh.fsdp=3"), "8 devices"),
+        ((*TINY, "--config.data.source=digit"), "did you mean 'digits'"),
+        ((*TINY, "--batch_size=3"), "unrecognized arguments: --batch_size=3"),
+        ((*TINY, "--config.seed", "3"), r"--config\.seed: expected --config\.KEY=VALUE"),
+        ((*TINY, "now"), "unrecognized arguments: now"),
+        (("--config=configs/nothing.py",), "there is no file configs/nothing.py"),
+        (("--config=configs/vit.py:b17",), "'b17' is not one of"),
+        ((), "--config"),
+    ],
+)
+def test_mistakes_in_the_command_are_named(command, tmp_path, arguments, message):
+    code, output = command(*arguments, f"--workdir={tmp_path / 'run'}")
+    assert code == 2
+    assert re.search(message, error_of(output))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_directory_is_needed_but_not_for_a_dry_run(command):
+    code, output = command(*TINY)
+    assert code == 2
+    assert "--workdir=DIR" in error_of(output)
+    code, output = command("--config=configs/vit.py:h14,jft300m", "--dry_run")
+    assert code == 0
+    assert "ViT-H/14 for 18291 classes" in output
+    assert "E " not in [line[:2] for line in output.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [({}, "at least 2 class folders.*none"), ({"cat": 3}, "at least 2 class folders.*cat")],
+)
+def test_folders_without_two_classes_are_named(command, tmp_path, image_folder, classes, message):
+    root = image_folder(**classes)
+    source = f"--config.data.source=folder:{root}"
+    code, output = command(*TINY, source, f"--workdir={tmp_path / 'run'}")
+    assert code == 2
+    assert re.search(message, error_of(output))
+    assert str(root) in output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_folder_is_named(command, tmp_path):
+    source = f"--config.data.source=folder:{tmp_path / 'nothing'}"
+    code, output = command(*TINY, source, f"--workdir={tmp_path / 'run'}")
+    assert code == 2
+    assert f"{tmp_path / 'nothing'}: no such folder" in error_of(output)
+
+
+def test_a_dataset_smaller_than_the_batch_trains(command, tmp_path, image_folder):
+    source = f"--config.data.source=folder:{image_folder(cat=4, dog=3)}"
+    sizes = "--config.data.num_train_examples=0", "--config.data.num_eval_examples=0"
+    code, output = command(*FAKE, source, *sizes, f"--workdir={tmp_path / 'run'}")
+    assert code == 0, output
+    last = read_metrics(tmp_path / "run")[-1]
+    assert last["train/epoch"] > 9  # 2 updates of 32 images, of 6 or fewer.
+    assert 1 <= last["eval/count"] <= 3
+
+
+def test_a_directory_that_cannot_be_written_is_named(command, tmp_path):
+    (tmp_path / "file").write_text("")  # Root may write anywhere but below a file.
+    code, output = command(*TINY, f"--workdir={tmp_path / 'file' / 'run'}")
+    assert code == 2
+    assert "cannot be written" in error_of(output)
+
+
+def test_missing_imagenet_ends_soon_in_one_message_with_both_ways_out(tmp_path):
+    began = time.monotonic()
+    process = start_command(
+        "--config=configs/vit.py:b16",
+        f"--config.data.data_dir={tmp_path}",
+        f"--workdir={tmp_path / 'run'}",
+    )
+    output, _ = process.communicate(timeout=60)
+    assert time.monotonic() - began < 20
+    assert process.returncode == 2, output
+    message = error_of(output)
+    for text in ("imagenet2012", "tfds build imagenet2012", "--config.data.source=folder:DIR"):
+        assert text in message
+    assert len(output.splitlines()) == 1
+
+
+def test_help_names_the_flags(command, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        command("--help")
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for flag in ("--config", "--workdir", "--dry_run", "--config.KEY=VALUE"):
+        assert flag in text
+
+
+# ------------------------------------------------------------------------------------ resuming
+
+
+@pytest.fixture(scope="module")
+def finished_once(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("finished")
+    assert main.main((*FAKE, f"--workdir={workdir}")) == 0
+    return workdir
+
+
+@pytest.fixture
+def finished(command, finished_once, tmp_path):
+    """The workdir of a run of two updates, and the command that made it."""
+    workdir = tmp_path / "run"
+    shutil.copytree(finished_once, workdir)
+    return workdir, (*FAKE, f"--workdir={workdir}")
+
+
+def test_the_end_says_what_came_out_and_where_it_lies(command, finished):
+    workdir, arguments = finished
+    _, output = command(*arguments)
+    accuracy = read_metrics(workdir)[-1]["eval/accuracy"]
+    assert f"Done after 2 updates. Accuracy on 40 evaluation images: {accuracy:.2%}." in output
+    for name in ("metrics.jsonl", "checkpoints", "model.json"):
+        assert f"{workdir}/{name}" in output
+        assert (workdir / name).exists()
+
+
+def saved_steps(workdir):
+    return sorted(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdecimal())
+
+
+def test_a_finished_run_does_nothing_more(command, finished):
+    workdir, arguments = finished
+    metrics = (workdir / "metrics.jsonl").read_bytes()
+    saved = (workdir / "checkpoints" / "2").stat().st_mtime_ns
+    for more in ((), ("--config.total_steps=1",)):
+        code, output = command(*arguments, *more)
+        assert code == 0, output
+        assert (workdir / "metrics.jsonl").read_bytes() == metrics
+        assert (workdir / "checkpoints" / "2").stat().st_mtime_ns == saved
+        assert saved_steps(workdir) == [2]
+
+
+def test_an_end_without_evaluation_is_no_error(command, finished):
+    # The latest checkpoint may lie beyond an end that was set earlier, without a record of its own.
+    workdir, arguments = finished
+    (workdir / "metrics.jsonl").unlink()
+    code, output = command(*arguments)
+    assert code == 0, output
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("model.width=64", "config.model.width=32, not 64"),
+        ("model.name=ViT-S/2", "config.model.name='ViT-Ti/2', not 'ViT-S/2'"),
+        ("batch_size=64", "config.batch_size=32, not 64"),
+        ("seed=1", "config.seed=0, not 1"),
+        ("data.source=digits", "config.data.source='fake', not 'digits'"),
+        ("optimizer.name=sgd", "config.optimizer.name='adamw', not 'sgd'"),
+    ],
+)
+def test_another_run_in_the_same_directory_is_refused(command, finished, change, message):
+    workdir, arguments = finished
+    before = (workdir / "config.json").read_text(), (workdir / "model.json").read_text()
+    code, output = command(*arguments, "--config.model.num_classes=10", f"--config.{change}")
+    assert code == 2
+    assert message in error_of(output)
+    assert before == ((workdir / "config.json").read_text(), (workdir / "model.json").read_text())
+    assert saved_steps(workdir) == [2]
+
+
+def test_more_steps_go_on_with_the_schedule_of_the_new_length(command, finished):
+    workdir, arguments = finished
+    first = read_metrics(workdir)
+    code, output = command(*arguments, LONGER)
+    assert code == 0, output
+    assert "config.total_steps was 2 before this resume and is 6 now" in output
+    assert "Resuming after step 2" in output
+    records = read_metrics(workdir)
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert records[:2] == first
+    schedule = make_schedule("cosine", base=1e-3, total_steps=6, warmup_steps=3)
+    found = [record["train/learning_rate"] for record in records]
+    np.testing.assert_allclose(found, [schedule(step) for step in range(6)], rtol=1e-6)
+    assert saved_steps(workdir)[-1] == 6
+
+
+def test_two_parts_equal_one_run_at_an_epochs_boundary(command, finished, tmp_path):
+    # 64 images in batches of 32: the first part is exactly one epoch, and all warm-up.
+    workdir, arguments = finished
+    for directory in (workdir, tmp_path / "whole"):
+        code, output = command(*arguments, LONGER, f"--workdir={directory}")
+        assert code == 0, output
+    parted, whole = read_metrics(workdir), read_metrics(tmp_path / "whole")
+    for key in ("step", "train/loss", "train/grad_norm", "train/learning_rate", "train/epoch"):
+        assert [record[key] for record in parted] == [record[key] for record in whole]
+    assert parted[-1]["eval/loss"] == whole[-1]["eval/loss"]
+    jax.tree.map(
+        np.testing.assert_array_equal, restore_params(workdir), restore_params(tmp_path / "whole")
+    )
+
+
+def test_averaging_may_be_switched_on_and_off_again(command, finished):
+    workdir, arguments = finished
+    code, output = command(*arguments, "--config.total_steps=3", "--config.ema_decay=0.9")
+    assert code == 0, output
+    assert "has no averaged parameters: they start from here" in output
+    assert "eval_ema/accuracy" in read_metrics(workdir)[-1]
+    assert restore_params(workdir, ema=True).keys() == restore_params(workdir).keys()
+    code, output = command(*arguments, LONGER)
+    assert code == 0, output
+    assert "config.ema_decay was 0.9 before this resume and is 0.0 now" in output
+    assert "eval_ema/accuracy" not in read_metrics(workdir)[-1]
+
+
+def test_clip_and_decay_may_change(command, finished):
+    _, arguments = finished
+    changes = ("optimizer.grad_clip_norm=0", "optimizer.weight_decay=0", "total_steps=3")
+    code, output = command(*arguments, *(f"--config.{change}" for change in changes))
+    assert code == 0, output
+    assert "config.optimizer.grad_clip_norm was 1.0" in output
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_last_checkpoint(command, finished):
+    workdir, arguments = finished
+    before = restore_params(workdir)
+    code, output = command(*arguments, LONGER, "--config.optimizer.learning_rate=1e30")
+    assert code == 3
+    message = error_of(output)
+    step = int(re.search(r"The loss of step (\d+) is", message)[1])
+    assert 3 <= step <= 6
+    assert "config.optimizer.learning_rate" in message
+    assert saved_steps(workdir) == [2]
+    jax.tree.map(np.testing.assert_array_equal, restore_params(workdir), before)
+    assert all(np.isfinite(r["train/loss"]) for r in read_metrics(workdir))
+    # Mended, the run goes on.
+    code, output = command(*arguments, LONGER)
+    assert code == 0, output
+    assert [record["step"] for record in read_metrics(workdir)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_checkpoint_is_written_at_the_end_in_any_case(command, tmp_path):
+    arguments = (*FAKE, f"--workdir={tmp_path}", "--config.checkpoint_every_steps=1000")
+    code, output = command(*arguments, "--config.total_steps=0", "--config.total_epochs=1")
+    assert code == 0, output
+    assert saved_steps(tmp_path) == [2]
+
+
+# ------------------------------------------------------------------------------------- signals
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """A signal comes during the first update."""
+
+    @contextlib.contextmanager
+    def stop_signal():
+        event = threading.Event()
+        event.set()
+        yield event
+
+    monkeypatch.setattr(train, "stop_signal", stop_signal)
+
+
+def test_a_signal_saves_and_exits_with_75_unless_the_run_is_done(command, tmp_path, stopped):
+    arguments = (*FAKE, f"--workdir={tmp_path}")
+    code, output = command(*arguments)
+    assert code == 75
+    assert "Stopped after step 1, which is saved. Start the same command again" in output
+    assert saved_steps(tmp_path) == [1]
+    # Another one, during the last update: the evaluation at the end is still made.
+    code, output = command(*arguments)
+    assert code == 0
+    assert "Resuming after step 1" in output
+    assert saved_steps(tmp_path) == [2]
+    first, last = read_metrics(tmp_path)
+    assert "eval/count" not in first
+    assert last["eval/count"] == 40
