@@ -184,8 +184,8 @@ def test_the_class_tokens_row_is_dropped_with_it(path):
     assert statuses(rows) == {"position_embedding": "resized", "class_token": "skipped"}
     table = parameters(vit_jax.load_model(path))["position_embedding"]
     np.testing.assert_array_equal(params["position_embedding"], table[:, 1:])
-    assert report.notes == (
-        "Note: the weights are for pooling='token'; the model has pooling='average'.",
+    assert report.notes[-1] == (
+        "Note: the weights are for pooling='token'; the model has pooling='average'."
     )
 
 
@@ -214,6 +214,15 @@ def test_a_gray_picture_gives_the_logits_of_its_rgb_copy(path):
     expected = logits(vit_jax.load_model(path), np.repeat(gray, 3, axis=-1))
     outputs = logits(vit_jax.load_model(path, channels=1), gray)
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+
+
+def test_image_sizes_that_are_rounded_up_survive_their_sidecar(tmp_path):
+    """A stem's map is rounded up: 33 pixels and 40 have the same grid."""
+    path = write_npz(tmp_path / "in.npz", golden("hybrid_r_1_2")["params"])
+    model = vit_jax.load_model(path, image_size=33)
+    assert model.options.image_size == (33, 33)
+    vit_jax.save_model(model, tmp_path / "out.npz")
+    assert vit_jax.load_model(tmp_path / "out.npz").options == model.options
 
 
 def test_a_hybrids_channels_are_those_of_its_stem(tmp_path):
@@ -269,7 +278,8 @@ def test_another_family_is_refused(tmp_path):
 
 def test_a_different_gelu_is_noted():
     rows = initialize(GOLDEN / "timm_token.safetensors")
-    assert rows[3].notes == ("Note: the weights are for gelu='erf'; the model has gelu='tanh'.",)
+    assert "gelu='erf'" in rows[3].notes[0]  # What was assumed.
+    assert rows[3].notes[1] == "Note: the weights are for gelu='erf'; the model has gelu='tanh'."
 
 
 def test_unknown_tensors_are_skipped_when_training_starts_from_them(tmp_path):
@@ -283,7 +293,8 @@ def test_the_report_is_a_table(path):
     lines = text.splitlines()
     assert lines[0] == f"Weights from {path}: 21 loaded, 1 resized, 2 fresh, 0 skipped."
     assert lines[1].split() == ["parameter", "in", "the", "file", "in", "the", "model"]
-    assert len(lines) == 2 + 24
+    assert len(lines) == 2 + 24 + 1
+    assert lines[-1].startswith("Assumed, as nothing says it: gelu='tanh', pixels are normalised")
     assert "  fresh    head/kernel                    32×10        32×7" in text
 
 

@@ -62,13 +62,16 @@ BAD_FILES = {
     ),
     "names.npz": (
         npz(**{"layers/0/weight": np.ones((2, 2)), "layers/1/weight": np.ones((2, 2))}),
-        "none of its 2 tensors has a name .* the first: 'layers/0/weight'",
+        "of its 2 tensors none is a patch .* first unknown name: 'layers/0/weight'",
     ),
     "names.safetensors": (
         safetensors.numpy.save({"transformer.h.0.weight": np.ones(2)}),
         "none of its 1 tensors has a name .* the first: 'transformer.h.0.weight'",
     ),
-    "head.npz": (npz(**{"head/kernel": np.ones((2, 2))}), "make up no model of this package"),
+    "head.npz": (
+        npz(**{"head/kernel": np.ones((2, 2))}),
+        "of its 1 tensors none is a patch embedding",
+    ),
 }
 
 

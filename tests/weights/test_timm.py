@@ -59,7 +59,7 @@ def test_what_the_file_does_not_say_is_asked_for_or_printed(caplog):
     with pytest.raises(WeightsError, match="width 32 is no multiple of num_heads=5"):
         vit_jax.load_model(GOLDEN / "timm_token.safetensors", num_heads=5)
     vit_jax.load_model(GOLDEN / "timm_token.safetensors", num_heads=4)
-    assert "does not say, assumed: gelu='erf'" in caplog.text
+    assert "Assumed, as nothing says it: gelu='erf'" in caplog.text
     assert "normalised to [-1, 1]" in caplog.text
 
 

@@ -27,8 +27,10 @@ FIXED_OPTIONS = (
     *("stage_depths", "width_factor", "preactivation", "stem_depths", "stem_width_factor"),
 )
 # Options that leave all shapes alone but change what the parameters compute.
-SILENT_OPTIONS = ("gelu", "pooling", "norm_after_pooling", "pool_padding")
-
+SILENT_OPTIONS = (
+    *("gelu", "pooling", "norm_after_pooling", "pool_padding"),
+    *("positions", "position_placement"),
+)
 HEAD_OPTIONS = ("num_classes", "representation_size")  # Heads of other models are of no use.
 LAYERS = "blocks/"  # Parameters under it have a leading layer axis.
 
@@ -90,7 +92,7 @@ class Adaptation:
     options: Any  # of the model, complete
     class_names: Sequence[str] = ()  # of the model; empty: it has none
     skip: str = (
-        ""  # names that match start fresh; ours (`blocks/07/mlp/dense1/kernel`) or the file's
+        ""  # Names that match start fresh: ours, `blocks/07/mlp/dense1/kernel`, or the file's.
     )
     position_resize: str = "bilinear_corner"
 
@@ -157,7 +159,9 @@ class Adaptation:
             )
 
     def notes(self) -> Iterator[str]:
-        """Differences that leave all shapes alone but change what the parameters compute."""
+        """What was assumed, and differences that change what the parameters compute."""
+        if self.weights.assumed:
+            yield f"Assumed, as nothing says it: {', '.join(self.weights.assumed)}."
         for option, values in differing(self.weights.options, self.options, SILENT_OPTIONS):
             yield "Note: the weights are for {0}={1!r}; the model has {0}={2!r}.".format(
                 option, *values

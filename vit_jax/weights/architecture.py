@@ -10,9 +10,8 @@ import jax
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
-from vit_jax.errors import WeightsError
+from vit_jax.errors import ConfigError, WeightsError
 from vit_jax.models import registry
-from vit_jax.models.base import as_pair
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.resnet import ResNetOptions
@@ -22,7 +21,7 @@ from vit_jax.models.vit import (
     CLASS_TOKEN_POOLING,
     ViTOptions,
 )
-from vit_jax.weights.mapping import Tensors, match_name
+from vit_jax.weights.mapping import Reading, Tensors, match_name
 
 TOKEN_MIXING = "blocks/token_mixing/dense1/kernel"
 # Option -> the parameter and the axis whose length it is.
@@ -136,13 +135,15 @@ FAMILIES = (
 )
 
 
-def find_family(parameters: Tensors) -> Family:
+def find_family(reading: Reading) -> Family:
     """The family that the parameters belong to; raises WeightsError if there is none."""
     for family in FAMILIES:
-        if family.signature in parameters:
+        if family.signature in reading.parameters:
             return family
     raise WeightsError(
-        "its tensors make up no model of this package: no patch embedding and no ResNet's root."
+        f"of its {len(reading.parameters) + len(reading.unknown)} tensors none is a patch embedding "
+        f"or a ResNet's root, by a name that this package knows"
+        + (f"; the first unknown name: {reading.unknown[0]!r}." if reading.unknown else ".")
     )
 
 
@@ -229,14 +230,14 @@ def square(count: int) -> tuple[int, int] | None:
     return (side, side) if side and side * side == count else None
 
 
-def grid_of(
-    image_size: int | tuple[int, int] | None, pixels: Sequence[int]
-) -> tuple[int, int] | None:
-    """Rows and columns of patches of so many pixels; None for no image size."""
-    if image_size is None:
+def grid_of(options_class: type, options: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Rows and columns of patches; None if the image size is not known, or not divisible."""
+    if options.get("image_size") is None:
         return None
-    height, width = as_pair("image_size", image_size)
-    return height // pixels[0], width // pixels[1]
+    try:
+        return options_class(**options).grid
+    except ConfigError:
+        return None
 
 
 @functools.cache

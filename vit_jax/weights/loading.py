@@ -21,6 +21,8 @@ from vit_jax.weights.source import Hints, Weights
 
 logger = logging.getLogger(__name__)
 
+HINTS = ("num_heads", "image_size")
+
 
 def load_model(
     path: str | os.PathLike[str],
@@ -68,7 +70,7 @@ def build_model(
     parameters, report = adaptation.apply(
         shapes, lambda name: fresh_parameter(file.name, complete, name)
     )
-    announce(weights, report)
+    announce(report)
     model = nnx.merge(graphdef, unflatten_dict(jax.tree.map(jnp.asarray, parameters), sep="/"))
     described = describe(weights, complete)
     model.preprocessing, model.class_names = described.preprocessing, described.class_names
@@ -103,11 +105,9 @@ def initialize_from(
     Raises:
       WeightsError: the file cannot be read, is of another architecture, or `skip` matches nothing.
     """
-    known = {"num_heads", "image_size", "patch_size"}  # A default elsewhere is no knowledge.
-    hints = Hints(
-        {key: value for key, value in dataclasses.asdict(options).items() if key in known},
-        source_grid,
-    )
+    # Only these: the model's other options may be defaults, which say nothing about the file.
+    known = {key: getattr(options, key) for key in HINTS if hasattr(options, key)}
+    hints = Hints(known, source_grid)
     weights = read_weights(path, hints)
     flat = flatten_dict(fresh, sep="/")
     adaptation = Adaptation(
@@ -149,12 +149,12 @@ def check_complete(weights: Weights) -> None:
         )
 
 
-def announce(weights: Weights, report: Report) -> None:
-    """Prints what was assumed, and what became of the parameters if any was changed."""
-    if weights.assumed:
-        logger.warning("%s does not say, assumed: %s", weights.path, ", ".join(weights.assumed))
-    changed = report.notes or any(row.status != "loaded" for row in report.rows)
-    logger.log(logging.WARNING if changed else logging.INFO, "%s", report)
+def announce(report: Report) -> None:
+    """Prints the report; only its notes if every parameter is loaded as it is."""
+    if any(row.status != "loaded" for row in report.rows):
+        logger.warning("%s", report)
+    elif report.notes:
+        logger.warning("Weights from %s. %s", report.path, " ".join(report.notes))
 
 
 def describe(weights: Weights, options: Any) -> ModelFile:

@@ -85,12 +85,7 @@ def make_weights(
       WeightsError: tensors are missing, or contradict what is stated.
     """
     parameters = reading.parameters
-    if not parameters:
-        raise WeightsError(
-            f"none of its {len(reading.unknown)} tensors has a name that this package knows; the "
-            f"first: {min(reading.unknown, default='none')!r}."
-        )
-    family = architecture.find_family(parameters)
+    family = architecture.find_family(reading)
     shown = family.options(parameters)
     check_stated(stated, shown)
     exact = {option: value for option, value in shown.items() if option not in NARROWED}
@@ -148,19 +143,33 @@ def input_options(
 ) -> dict[str, Any]:
     """What a parameter with an entry for each patch implies: the image's size, and its layout."""
     name, axis = family.places
-    patch_size = options["patch_size"]
-    any_size = tuple(side * DIVISIBLE for side in patch_size)
-    stride = family.options_class(**{**options, "image_size": any_size}).stem_stride
-    pixels = [side * stride for side in patch_size]
-    prefix, (rows, columns) = find_grid(
+    hinted = {**options, "image_size": hints.options.get("image_size")}
+    prefix, grid = find_grid(
         parameters[name].shape[axis],
         prefix_choices,
         source_grid=hints.source_grid,
-        stated=grid_of(options.get("image_size"), pixels),
-        hinted=grid_of(hints.options.get("image_size"), pixels),
+        stated=grid_of(family.options_class, options),
+        hinted=grid_of(family.options_class, hinted),
     )
-    size = {"image_size": (rows * pixels[0], columns * pixels[1])}
+    size = size_of(family.options_class, grid, options, hinted)
     if name != POSITION_EMBEDDING:
-        return size
+        return {"image_size": size}
     num_prefix = ("class_token" in parameters) + options["num_registers"]
-    return {**size, "positions": LEARNED_1D, "prefix_positions": prefix == num_prefix}
+    return {
+        "image_size": size,
+        "positions": LEARNED_1D,
+        "prefix_positions": prefix == num_prefix,
+    }
+
+
+def size_of(
+    options_class: type, grid: tuple[int, int], *known: Mapping[str, Any]
+) -> tuple[int, int]:
+    """The image size that has the grid: one of the known options', else the grid's own pixels."""
+    for options in known:
+        if grid_of(options_class, options) == grid:
+            return options["image_size"]
+    any_size = tuple(side * DIVISIBLE for side in known[0]["patch_size"])
+    any_grid = grid_of(options_class, {**known[0], "image_size": any_size})
+    rows, columns = (size // parts for size, parts in zip(any_size, any_grid, strict=True))
+    return grid[0] * rows, grid[1] * columns
