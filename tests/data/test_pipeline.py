@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from PIL import Image
 
 from vit_jax.data import pipeline
-from vit_jax.data.pipeline import BatchStream, Order, batches, host_batches, local_rows, permute
+from vit_jax.data.pipeline import Order, batches, host_batches, local_rows, permute
 from vit_jax.data.sources import Example, open_source
 from vit_jax.data.transforms import train_transform
 from vit_jax.errors import ConfigError, DataError
@@ -364,28 +364,6 @@ def test_only_a_few_batches_are_held_ready():
     time.sleep(0.5)
     assert next(counter) <= 4 * 64
     iterator.close()
-
-
-def test_a_stream_transfers_ahead_and_counts_the_wait():
-    def slow():
-        for batch in range(3):
-            time.sleep(0.05)
-            yield {"index": batch}
-
-    stream = BatchStream(slow())
-    assert next(stream) == {"index": 0}
-    assert 0.05 <= stream.wait_seconds < 1
-    stream.prefetch()
-    stream.prefetch()
-    waited = stream.wait_seconds
-    assert waited >= 0.1
-    assert next(stream) == {"index": 1}
-    assert stream.wait_seconds == waited
-    assert [batch["index"] for batch in stream] == [2]
-    stream.prefetch()
-    with pytest.raises(StopIteration):
-        next(stream)
-    stream.close()
 
 
 def test_transfers_pass_the_guard():

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator
 
 import grain
@@ -321,39 +320,3 @@ def batches(
                 yield to_global(batch, rows, sharding, batch_size)
 
     return transfer()
-
-
-class BatchStream:
-    """An iterator of batches that can transfer one ahead and counts the seconds it waited."""
-
-    def __init__(self, iterator: Iterator[dict[str, jax.Array]]):
-        self.wait_seconds = 0.0  # Since the start, blocked in `next` for the host's data.
-        self._iterator = iterator
-        self._ahead: dict[str, jax.Array] | None = None
-
-    def __iter__(self) -> BatchStream:
-        return self
-
-    def __next__(self) -> dict[str, jax.Array]:
-        if self._ahead is None:
-            return self._fetch()
-        batch, self._ahead = self._ahead, None
-        return batch
-
-    def prefetch(self) -> None:
-        """Starts the transfer of the next batch: call it when a step has been dispatched."""
-        if self._ahead is None:
-            with contextlib.suppress(StopIteration):
-                self._ahead = self._fetch()
-
-    def close(self) -> None:
-        """Stops the threads and worker processes."""
-        self._ahead = None
-        self._iterator.close()
-
-    def _fetch(self) -> dict[str, jax.Array]:
-        began = time.perf_counter()
-        try:
-            return next(self._iterator)
-        finally:
-            self.wait_seconds += time.perf_counter() - began
