@@ -1,76 +1,27 @@
 """Checkpoints: what is saved comes back to the bit, on any devices, and nothing else is kept."""
 
 import logging
-import pathlib
 import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
 
-from vit_jax import checkpoint, sharding
-from vit_jax.checkpoint import Checkpoints, TrainState, from_nested, restore_params, to_nested
-from vit_jax.config import default_config
+from tests.states import (
+    DATA,
+    FSDP,
+    LARGE,
+    ONE,
+    SHAPES,
+    abstract,
+    assert_equal,
+    everything_in,
+    make_state,
+)
+from vit_jax import checkpoint
+from vit_jax.checkpoint import Checkpoints, from_nested, to_nested
 from vit_jax.errors import CheckpointError
-from vit_jax.model_file import read_model_file
-from vit_jax.models import registry
-from vit_jax.optimizer import build_optimizer, path_name
-
-SHAPES = {"embedding/kernel": (8, 16), "blocks/kernel": (3, 16, 8), "head/bias": (5,)}
-LARGE = {"embedding/kernel": (256, 1024), "head/bias": (64,)}
-
-
-def mesh_of(num_devices, **axes):
-    config = default_config().mesh
-    config.update(axes)
-    return sharding.build_mesh(config, jax.devices()[:num_devices])
-
-
-ONE, DATA, FSDP = mesh_of(1), mesh_of(8), mesh_of(8, fsdp=8)
-
-
-def make_state(
-    step=1, *, mesh=ONE, ema=False, optimizer="adamw", momentum_dtype="float32", shapes=SHAPES
-):
-    """A state with random values in every array; kernels split over the mesh's `fsdp`."""
-    params = {}
-    for name in shapes:
-        parent, _, last = name.partition("/")
-        params.setdefault(parent, {})[last] = jnp.zeros(shapes[name])
-    config = default_config().optimizer
-    config.update({"name": optimizer, "momentum_dtype": momentum_dtype, "weight_decay": 0.1})
-    opt_state = build_optimizer(config, lambda count: 1e-3).init(params)
-    generator = np.random.default_rng(step)
-
-    def fill(path, leaf):
-        value = jnp.asarray(10 * generator.normal(size=leaf.shape), leaf.dtype)
-        split = path_name(path).endswith("kernel") and mesh.shape["fsdp"] > 1
-        spec = PartitionSpec(*[None] * (leaf.ndim - 1), "fsdp") if split else PartitionSpec()
-        return jax.device_put(value, NamedSharding(mesh, spec))
-
-    state = TrainState(jnp.int32(step), params, opt_state, params if ema else None)
-    state = jax.tree_util.tree_map_with_path(fill, state)
-    counter = jax.device_put(jnp.int32(step), NamedSharding(mesh, PartitionSpec()))
-    return state._replace(step=counter)
-
-
-def abstract(state):
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state
-    )
-
-
-def assert_equal(found, expected):
-    """Equal to the bit, in structure, type and value."""
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for (path, a), b in zip(
-        jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True
-    ):
-        assert a.dtype == b.dtype, path
-        np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=path_name(path))
 
 
 @pytest.fixture
@@ -89,14 +40,6 @@ def opened(tmp_path):
 
 def steps_on_disk(workdir):
     return sorted(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdecimal())
-
-
-def everything_in(directory):
-    """Names, sizes and times of all files and folders."""
-    return {
-        path.relative_to(directory): (path.stat().st_size, path.stat().st_mtime_ns)
-        for path in directory.rglob("*")
-    }
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
@@ -326,53 +269,6 @@ def test_a_tree_becomes_nested_dicts_and_comes_back():
     assert_equal(from_nested(nested, state.opt_state), state.opt_state)
 
 
-@pytest.fixture
-def finished(tmp_path):
-    """A workdir with checkpoints 1 (the best), 2 and 3, and their states."""
-    states = {step: make_state(step, ema=True, mesh=FSDP) for step in (1, 2, 3)}
-    checkpoints = Checkpoints(tmp_path, keep=2, best_metric="eval/accuracy")
-    for step, state in states.items():
-        checkpoints.save(step, state, {"eval/accuracy": 1 / step})
-    checkpoints.close()
-    return tmp_path, states
-
-
-@pytest.mark.parametrize(("name", "step"), [("latest", 3), ("best", 1), (2, 2)])
-def test_parameters_alone(finished, name, step):
-    workdir, states = finished
-    params = restore_params(workdir, name)
-    assert_equal(params, states[step].params)
-    assert type(params) is dict
-    assert all(len(leaf.sharding.device_set) == 1 for leaf in jax.tree.leaves(params))
-    assert_equal(restore_params(str(workdir), name, ema=True), states[step].ema)
-
-
-def test_reading_changes_nothing(finished):
-    workdir, states = finished
-    leftover = workdir / "checkpoints" / "4.orbax-checkpoint-tmp-0"
-    leftover.mkdir()  # Another process is saving.
-    before = everything_in(workdir)
-    assert_equal(restore_params(workdir), states[3].params)
-    assert everything_in(workdir) == before
-
-
-def test_what_is_no_workdir_is_refused(tmp_path, finished):
-    with pytest.raises(CheckpointError, match="not a run's workdir"):
-        restore_params(tmp_path / "nothing")
-    assert not (tmp_path / "nothing").exists()
-    workdir, _ = finished
-    with pytest.raises(CheckpointError, match=r"no checkpoint 9; it has: 1, 2, 3"):
-        restore_params(workdir, 9)
-
-
-def test_absent_averaged_parameters_are_named(opened, tmp_path):
-    checkpoints = opened()
-    checkpoints.save(1, make_state(1), {})
-    checkpoints.wait()
-    with pytest.raises(CheckpointError, match=r"checkpoints/1 has no ema .*ema_decay was 0"):
-        restore_params(tmp_path, ema=True)
-
-
 def test_what_a_killed_save_left_is_ignored_and_removed(opened, tmp_path):
     state = make_state(1)
     first = opened()
@@ -389,35 +285,3 @@ def test_what_a_killed_save_left_is_ignored_and_removed(opened, tmp_path):
     second.wait()
     assert steps_on_disk(tmp_path) == [1, 3]
     assert not leftover.exists()
-
-
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "checkpoint_v1"
-
-
-def test_a_checkpoint_of_format_version_1_is_still_read():
-    """Three steps of `tests/tiny.py`, 8 wide, with bfloat16 momentum, on one device."""
-    nested = {}
-    with np.load(GOLDEN / "expected.npz") as file:
-        images, logits = file["images"], file["logits"]
-        for key in set(file.files) - {"images", "logits"}:
-            name, _, half = key.partition(":")
-            *parents, last = name.split("/")
-            place = nested
-            for parent in parents:
-                place = place.setdefault(parent, {})
-            place[last] = jnp.asarray(file[key].view(jnp.bfloat16) if half else file[key])
-    before = everything_in(GOLDEN)
-
-    params = restore_params(GOLDEN)
-    assert_equal(params, nested["params"])
-    checkpoints = Checkpoints(GOLDEN, read_only=True)
-    expected = TrainState(jnp.int32(3), nested["params"], nested["optimizer"], None)
-    assert_equal(checkpoints.restore(checkpoints.step_of("best"), abstract(expected)), expected)
-    checkpoints.close()
-
-    model_file = read_model_file(GOLDEN)
-    graphdef, _ = nnx.split(registry.abstract_model(model_file.name, **model_file.options))
-    found = nnx.merge(graphdef, params)(jnp.asarray(images))
-    np.testing.assert_allclose(found, logits, rtol=0, atol=1e-5)
-    assert len(model_file.class_names) == 10
-    assert everything_in(GOLDEN) == before

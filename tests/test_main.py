@@ -1,11 +1,13 @@
 """The command: what it exits with, what it says, and how it resumes."""
 
 import contextlib
+import itertools
 import logging
 import re
 import shutil
 import threading
 import time
+import types
 
 import jax
 import numpy as np
@@ -362,3 +364,17 @@ def test_a_signal_saves_and_exits_with_75_unless_the_run_is_done(command, tmp_pa
     first, last = read_metrics(tmp_path)
     assert "eval/count" not in first
     assert last["eval/count"] == 40
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_whenever_a_signal_comes_what_is_said_to_be_saved_is_saved(
+    command, tmp_path, monkeypatch, call
+):
+    answers = itertools.chain([False] * (call - 1), itertools.repeat(True))
+    stop = types.SimpleNamespace(is_set=lambda: next(answers))
+    monkeypatch.setattr(train, "stop_signal", lambda: contextlib.nullcontext(stop))
+    code, output = command(*FAKE, f"--workdir={tmp_path}")
+    step = (
+        2 if code == 0 else int(re.search(r"Stopped after step (\d+), which is saved", output)[1])
+    )
+    assert saved_steps(tmp_path) == [step]

@@ -4,18 +4,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.states import mesh_of
 from vit_jax import overview, sharding
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import Durations, default_config, model_options
 from vit_jax.schedules import make_schedule
 
 DURATIONS = Durations(total=100, warmup=10, eval_every=25, checkpoint_every=0)
-
-
-def mesh_of(num_devices, **axes):
-    config = default_config().mesh
-    config.update(axes)
-    return sharding.build_mesh(config, jax.devices()[:num_devices])
 
 
 def abstract_state(mesh):

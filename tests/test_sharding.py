@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from tests.states import mesh_of
 from vit_jax import sharding
 from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
@@ -18,12 +19,6 @@ from vit_jax.optimizer import build_optimizer, path_name
 
 SMALL = {"width": 128, "depth": 3, "num_heads": 4, "mlp_width": 512, "num_classes": 10}
 NAMES = ("data", "fsdp", "tensor")
-
-
-def mesh_of(num_devices=8, **axes):
-    config = default_config().mesh
-    config.update(axes)
-    return sharding.build_mesh(config, jax.devices()[:num_devices])
 
 
 def abstract_params(name="ViT-Ti/16", **options):

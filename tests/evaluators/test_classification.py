@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tests.states import mesh_of
 from vit_jax import sharding
-from vit_jax.config import default_config
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.losses import LOSSES
 
@@ -93,9 +93,7 @@ def test_top_5_is_reported_above_five_classes(num_classes, has_top5):
 
 @pytest.mark.parametrize("axes", [{"data": 8}, {"data": 2, "fsdp": 4}, {"data": 4, "tensor": 2}])
 def test_fifty_images_count_fifty_on_eight_devices_as_on_one(axes):
-    config = default_config().mesh
-    config.update({"data": 1, **axes})
-    mesh = sharding.build_mesh(config)
+    mesh = mesh_of(8, **axes)
     problem = Problem(50, num_classes=10)
     evaluator = ClassificationEvaluator(forward, LOSSES["softmax"])
     alone = evaluator(problem.params, problem.batches(32, jax.devices()[0]))
