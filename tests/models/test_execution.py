@@ -55,10 +55,10 @@ def assert_equal(first, second):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-4 * np.abs(one).max() + 1e-7)
 
 
-def assert_close_to_spread(logits, reference):
-    """Within 3e-2 of the reference, relative to the spread of its logits."""
+def assert_close_to_spread(logits, reference, tolerance=3e-2):
+    """Close to the reference, relative to the standard deviation of its logits."""
     assert logits.dtype == jnp.float32
-    assert np.abs(logits - reference).max() < 3e-2 * np.ptp(reference)
+    assert np.abs(logits - reference).max() < tolerance * np.std(reference)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -108,7 +108,8 @@ def test_every_family_runs_in_bfloat16(name):
     images = random_images(abstract_model(name, **FAMILIES[name]).options)
     reference = predict(filled_model(name, **FAMILIES[name]), images)
     bfloat16 = predict(filled_model(name, **FAMILIES[name], dtype="bfloat16"), images)
-    assert_close_to_spread(bfloat16, reference)
+    tolerance = 0.1 if name == "AxialResNet50" else 3e-2  # Its logits are not scaled by 1/√d.
+    assert_close_to_spread(bfloat16, reference, tolerance)
 
 
 @pytest.mark.slow
