@@ -91,7 +91,7 @@ def test_hybrids_agree_within_their_epsilons(name, tmp_path):
     ours = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True)
     np.testing.assert_array_equal(torch_logits(ours, images), torch_logits(theirs, images))
     np.testing.assert_allclose(
-        logits(model, images), torch_logits(theirs, images), rtol=0, atol=2e-3
+        logits(model, images), torch_logits(theirs, images), rtol=0, atol=5e-4
     )
 
 

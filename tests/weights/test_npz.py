@@ -18,6 +18,7 @@ from published import (
     new_numbering,
     old_numbering,
     parameters,
+    random_model,
     stacked,
     write_npz,
 )
@@ -75,13 +76,23 @@ def test_logits_of_the_other_families(name, tmp_path):
 @pytest.mark.parametrize("layout", [old_numbering, new_numbering, stacked])
 @pytest.mark.parametrize("prefix", npz.PREFIXES)
 @pytest.mark.parametrize("name", [*VITS, *HYBRIDS])
-def test_every_prefix_and_layout_gives_the_same_parameters(name, prefix, layout):
+def test_every_prefix_and_layout_gives_the_same_parameters(name, prefix, layout, tmp_path):
     tensors = golden(name)["params"]
     expected = read_table(npz.VIT_TABLE, tensors).parameters
     disguised = {prefix + key: array for key, array in layout(tensors).items()}
-    reading = read_table(npz.VIT_TABLE, npz.canonical_names(disguised))
+    path = write_npz(tmp_path / "weights.npz", disguised)
+    reading = read_table(npz.VIT_TABLE, npz.read_tensors(path))
     assert not reading.unknown
     assert_same_tensors(reading.parameters, expected)
+
+
+def test_of_a_training_state_only_the_parameters_are_read(tmp_path):
+    tensors = golden("vit_gap")["params"]
+    state = {f"opt/target/{key}": array for key, array in tensors.items()}
+    state |= {f"opt/state/{key}/momentum": array for key, array in tensors.items()}
+    expected = vit_jax.load_model(write_npz(tmp_path / "bare.npz", tensors))
+    model = vit_jax.load_model(write_npz(tmp_path / "state.npz", state))
+    assert_same_tensors(parameters(model), parameters(expected))
 
 
 def test_group_norms_may_be_vectors(tmp_path):
@@ -214,6 +225,21 @@ def test_a_sidecar_that_contradicts_the_tensors_is_refused(tmp_path):
     (tmp_path / "out.json").write_text(json.dumps(content))
     with pytest.raises(WeightsError, match=r"out.npz: .*names 2 classes, but its head has 10"):
         vit_jax.load_model(tmp_path / "out.npz")
+
+
+def test_what_published_files_cannot_express_is_named(tmp_path):
+    for options, named in (
+        ({"num_registers": 4}, "num_registers=4"),
+        ({"layer_scale": 0.1}, "layer_scale=0.1"),
+        ({"query_key_norm": True}, "query_key_norm=True"),
+        ({"position_placement": "every_layer_shared"}, "position_placement="),
+    ):
+        model = random_model("ViT-Ti/16", width=32, depth=1, num_heads=2, **options)
+        with pytest.raises(WeightsError, match=f"npz files cannot express model.{named}"):
+            vit_jax.save_model(model, tmp_path / "out.npz")
+    with pytest.raises(WeightsError, match="npz files have no AxialViT models"):
+        vit_jax.save_model(random_model("Axial-ViT-B/32", width=24, depth=1), tmp_path / "out.npz")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_runs_description_is_not_overwritten(tmp_path):

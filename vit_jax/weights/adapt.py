@@ -162,6 +162,7 @@ class Adaptation:
         """What was assumed, and differences that change what the parameters compute."""
         if self.weights.assumed:
             yield f"Assumed, as nothing says it: {', '.join(self.weights.assumed)}."
+        yield from (f"Note: {remark}." for remark in self.weights.remarks)
         for option, values in differing(self.weights.options, self.options, SILENT_OPTIONS):
             yield "Note: the weights are for {0}={1!r}; the model has {0}={2!r}.".format(
                 option, *values

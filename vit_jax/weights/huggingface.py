@@ -141,7 +141,7 @@ def read_stated(folder: pathlib.Path) -> Stated:
     names = metadata.ordered_names(config.get("id2label"), str(place))
     if all(name == f"LABEL_{index}" for index, name in enumerate(names)):  # the library's default
         names = ()
-    return Stated(options, read_preprocessing(folder), names, remarks)
+    return Stated(options, read_preprocessing(folder), names, remarks=remarks)
 
 
 def read_preprocessing(folder: pathlib.Path) -> Preprocessing | None:

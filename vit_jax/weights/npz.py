@@ -145,7 +145,7 @@ TABLES = (BIT_TABLE, BIG_VISION_BIT_TABLE, POSTACTIVATION_TABLE, MIXER_TABLE, VI
 
 def read(path: str, hints: Hints) -> Weights:
     """The weights of a `.npz` file, with what its sidecar says if there is one."""
-    tensors = canonical_names(read_arrays(path))
+    tensors = read_tensors(path)
     description = metadata.read_sidecar(path)
     reading = read_table(best_table(TABLES, tensors), tensors)
     return make_weights(
@@ -173,27 +173,28 @@ def write_rows(options: Any) -> tuple[Row, ...]:
     return MIXER_TABLE if isinstance(options, MixerOptions) else VIT_TABLE
 
 
-def read_arrays(path: str) -> dict[str, np.ndarray]:
-    """All arrays of a `.npz` file, floating ones as float32; raises WeightsError if damaged."""
+def read_tensors(path: str) -> dict[str, np.ndarray]:
+    """The parameters in a `.npz` file under their canonical names, floating ones as float32.
+
+    Of a training state the rest is not read. Raises WeightsError if the file is damaged.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+            prefix = next(p for p in PREFIXES if any(name.startswith(p) for name in file.files))
+            tensors = {
+                name.removeprefix(prefix): to_float32(file[name])
+                for name in file.files
+                if name.startswith(prefix)
+            }
     except Exception as error:  # zipfile, zlib and numpy each raise their own.
         raise WeightsError(f"damaged or truncated .npz file: {error}.") from error
-    return {name: to_float32(array) for name, array in arrays.items()}
+    return canonical_names(tensors)
 
 
-def canonical_names(arrays: Tensors) -> dict[str, np.ndarray]:
-    """The arrays under prefix-less names, one block per layer, in the old numbering.
-
-    Of a training state, only the parameters.
-    """
-    prefix = next(p for p in PREFIXES if any(name.startswith(p) for name in arrays))
+def canonical_names(tensors: Tensors) -> dict[str, np.ndarray]:
+    """The tensors with one block per layer, in the old numbering."""
     canonical = {}
-    for name, array in arrays.items():
-        if not name.startswith(prefix):
-            continue
-        name = name.removeprefix(prefix)
+    for name, array in tensors.items():
         if name.startswith(STACKED_BLOCKS):
             rest = name.removeprefix(STACKED_BLOCKS)
             for layer, part in enumerate(array):

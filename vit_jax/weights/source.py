@@ -37,7 +37,8 @@ class Stated:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing | None = None
     class_names: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()  # on statements that cannot be honoured
+    assumed: tuple[str, ...] = ()  # what had to be assumed to read it
+    remarks: tuple[str, ...] = ()  # what this package computes in another way
 
     @classmethod
     def by(cls, model_file: ModelFile) -> "Stated":
@@ -55,6 +56,7 @@ class Weights:
     file_names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # ours -> the file's
     unknown: tuple[str, ...] = ()  # tensors of the file that have no place in the model
     assumed: tuple[str, ...] = ()  # what neither the file nor the caller said
+    remarks: tuple[str, ...] = ()  # what this package computes in another way
 
     @cached_property
     def options(self) -> Any:
@@ -96,7 +98,7 @@ def make_weights(
         options.update(input_options(family, parameters, options, prefix_choices, hints))
     else:
         defaults = {**defaults, "image_size": DEFAULT_IMAGE_SIZE}
-    assumed = list(stated.remarks)
+    assumed = list(stated.assumed)
     known = {field.name for field in dataclasses.fields(family.options_class)}
     for option in (defaults.keys() & known) - options.keys():
         options[option] = hints.options.get(option, defaults[option])
@@ -118,6 +120,7 @@ def make_weights(
         file_names=reading.file_names,
         unknown=reading.unknown,
         assumed=tuple(assumed),
+        remarks=stated.remarks,
     )
 
 

@@ -6,6 +6,7 @@ What the tensors cannot say stands in the file's metadata if this package wrote 
 
 import dataclasses
 import json
+import logging
 import math
 import pathlib
 from collections.abc import Mapping
@@ -34,9 +35,11 @@ from vit_jax.weights.mapping import (
 from vit_jax.weights.metadata import per_channel
 from vit_jax.weights.source import Hints, Stated, Weights, make_weights
 
+logger = logging.getLogger(__name__)
+
 HYBRID_REMARK = (
     "timm's hybrids use GroupNorm epsilon 1e-5 and standardisation epsilon 1e-8, this package 1e-6 "
-    "and 1e-5: logits differ by up to 2e-4"
+    "and 1e-5: logits differ by about 2e-4"
 )
 METADATA_KEY = "vit_jax"
 DEFAULTS = {"gelu": "erf", "positions": NO_POSITIONS}
@@ -132,22 +135,22 @@ def read(path: str, hints: Hints) -> Weights:
     tensors, entries = tensor_file.read_tensors(path)
     stated = read_stated(pathlib.Path(path), entries)
     options = {**layout(tensors), **stated.options}
-    remarks = stated.remarks
+    assumed, remarks = (), ()
     width = tensors["patch_embed.proj.weight"].shape[0]
     if "num_heads" not in options:
         options["num_heads"] = hints.options.get("num_heads") or num_heads_of_width(width)
         if "num_heads" not in hints.options:
-            remarks = (*remarks, f"num_heads={options['num_heads']}")
+            assumed = (f"num_heads={options['num_heads']}",)
     if width % options["num_heads"]:
         raise WeightsError(f"its width {width} is no multiple of num_heads={options['num_heads']}.")
     if any(name.startswith(BACKBONE) for name in tensors):
-        remarks = (*remarks, HYBRID_REMARK)
+        remarks = (HYBRID_REMARK,)
     reading = read_table(TABLE, tensors, options["num_heads"])
     return make_weights(
         path,
         reading,
         prefix_choices=prefix_choices(tensors, options),
-        stated=dataclasses.replace(stated, options=options, remarks=remarks),
+        stated=dataclasses.replace(stated, options=options, assumed=assumed, remarks=remarks),
         hints=hints,
         defaults=DEFAULTS,
     )
@@ -229,6 +232,8 @@ def write(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     Raises WeightsError naming what timm cannot express.
     """
     tensors = write_table(TABLE, parameters, options)
+    if isinstance(options, HybridOptions):
+        logger.warning("Note: %s.", HYBRID_REMARK)
     entries = {"format": "pt", METADATA_KEY: metadata.encode(model_file)}
     place = pathlib.Path(path)
     if place.suffix == ".safetensors":
@@ -288,10 +293,17 @@ def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
             "std": per_channel(preprocessing.std, options.channels),
             "num_classes": num_classes,
             "pool_size": None,
-            "first_conv": f"{BACKBONE}.conv" if hybrid else "patch_embed.proj",
+            "first_conv": first_conv(options),
             "classifier": "head",
         },
     }
+
+
+def first_conv(options: Any) -> str:
+    """timm's name of the layer that sees the image."""
+    if not isinstance(options, HybridOptions):
+        return "patch_embed.proj"
+    return f"{BACKBONE}.stem.conv" if has_stages(options) else f"{BACKBONE}.conv"
 
 
 def mlp_ratio(options: Any) -> float:
