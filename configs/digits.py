@@ -27,6 +27,7 @@ def get_config() -> ConfigDict:
     config.total_steps = 500
     config.warmup_steps = 50
     config.eval_every_steps = 100
+    config.checkpoint_every_steps = 100
     config.log_every_steps = 50
     config.optimizer.learning_rate = 2e-3
     config.optimizer.weight_decay = 0.1

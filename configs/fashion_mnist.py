@@ -31,6 +31,7 @@ def get_config() -> ConfigDict:
     config.total_epochs = 24.0
     config.warmup_epochs = 1.0
     config.eval_every_epochs = 4.0
+    config.checkpoint_every_epochs = 1.0
     config.log_every_steps = 100
     config.optimizer.learning_rate = 2e-3
     config.optimizer.weight_decay = 0.1

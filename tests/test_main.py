@@ -16,7 +16,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from PIL import Image
 
 from tests.runs import read_metrics, start_command
-from vit_jax import main, train
+from vit_jax import main
 from vit_jax.checkpoint import restore_params
 from vit_jax.schedules import make_schedule
 
@@ -347,7 +347,7 @@ def stopped(monkeypatch):
         event.set()
         yield event
 
-    monkeypatch.setattr(train, "stop_signal", stop_signal)
+    monkeypatch.setattr(main, "stop_signal", stop_signal)
 
 
 def test_a_signal_saves_and_exits_with_75_unless_the_run_is_done(command, tmp_path, stopped):
@@ -372,7 +372,7 @@ def test_whenever_a_signal_comes_what_is_said_to_be_saved_is_saved(
 ):
     answers = itertools.chain([False] * (call - 1), itertools.repeat(True))
     stop = types.SimpleNamespace(is_set=lambda: next(answers))
-    monkeypatch.setattr(train, "stop_signal", lambda: contextlib.nullcontext(stop))
+    monkeypatch.setattr(main, "stop_signal", lambda: contextlib.nullcontext(stop))
     code, output = command(*FAKE, f"--workdir={tmp_path}")
     step = (
         2 if code == 0 else int(re.search(r"Stopped after step (\d+), which is saved", output)[1])

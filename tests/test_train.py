@@ -42,15 +42,17 @@ class Setup:
         self.schedule = train.build_schedule(config, self.durations)
         self.optimizer = build_optimizer(config.optimizer, self.schedule)
         initialize = train.make_initializer(config, self.options, self.optimizer)
-        abstract = train.abstract_state(initialize, config.seed, mesh)
-        self.state = train.initial_state(initialize, config.seed, abstract)
+        self.abstract = train.abstract_state(initialize, config.seed, mesh)
+        self.state = train.initial_state(initialize, config.seed, self.abstract)
         forward = train.make_forward(config.model.name, self.options, Preprocessing(), mesh)
-        self.step = train.make_train_step(config, forward, self.optimizer, self.schedule, mesh)
+        self.step = train.make_train_step(
+            config, forward, self.optimizer, self.schedule, self.abstract, mesh
+        )
 
     def batches(self):
         rows = sharding.batch_sharding(self.mesh)
         stop = self.durations.total
-        return train_batches(self.config, self.dataset, self.options, rows, start=0, stop=stop)
+        return train_batches(self.config, self.dataset, rows, start=0, stop=stop)
 
     def run(self):
         """All steps: losses, indices of the examples of every batch in order, the last state."""
@@ -85,13 +87,15 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
         del key
         return nnx.merge(graphdef, params)(images)
 
-    step = train.make_train_step(config, forward, transformation, schedule, mesh_of(1))
+    mesh = mesh_of(1)
+    state = TrainState(jnp.int32(0), params, transformation.init(params), None)
+    state = jax.device_put(state, sharding.replicated(mesh))
+    step = train.make_train_step(config, forward, transformation, schedule, state, mesh)
     batch = {
         "image": jnp.asarray(file["images"]),
         "label": jnp.asarray(file["labels"]),
         "mask": jnp.ones(len(file["labels"]), bool),
     }
-    state = TrainState(jnp.int32(0), params, transformation.init(params), None)
     losses = []
     for _ in range(12):
         state, metrics = step(state, batch)
@@ -120,7 +124,9 @@ def test_every_mesh_trains_as_one_device_does(single_device, axes):
 
 def test_fsdp_leaves_an_eighth_of_each_large_array_on_a_device(single_device):
     config, _ = single_device
-    state = Setup(config, mesh_of(fsdp=8)).state
+    config = config.copy_and_resolve_references()
+    config.total_steps = 2
+    _, _, state = Setup(config, mesh_of(fsdp=8)).run()
     num_split = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         shard = leaf.addressable_shards[0].data

@@ -16,7 +16,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from vit_jax.errors import CheckpointError
+from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.optimizer import path_name
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class Checkpoints:
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
                 best_fn=_score,
+                create=not read_only,
                 cleanup_tmp_directories=not read_only,
                 read_only=read_only,
             ),
@@ -74,7 +75,7 @@ class Checkpoints:
                 "format": ocp.JsonCheckpointHandler(),
             },
         )
-        best_step = self._manager.best_step()
+        best_step = self._best_step()
         self._best = -math.inf if best_step is None else _score(self._manager.metrics(best_step))
 
     @property
@@ -85,7 +86,7 @@ class Checkpoints:
     def step_of(self, checkpoint: str | int) -> int:
         """The step of "latest", "best" or a given step; raises CheckpointError if it is not there."""
         steps = self._manager.all_steps()
-        wanted = {"latest": self._manager.latest_step, "best": self._manager.best_step}
+        wanted = {"latest": self._manager.latest_step, "best": self._best_step}
         step = wanted[checkpoint]() if checkpoint in wanted else checkpoint
         if step not in steps:
             raise CheckpointError(
@@ -94,9 +95,25 @@ class Checkpoints:
             )
         return step
 
+    def _best_step(self) -> int | None:
+        """The best checkpoint's step; None if none was evaluated."""
+        step = self._manager.best_step()
+        evaluated = step is not None and _score(self._manager.metrics(step)) > -math.inf
+        return step if evaluated else None
+
     def is_best(self, metrics: Mapping[str, float]) -> bool:
-        """Whether `metrics` beat those of every checkpoint so far."""
-        return metrics.get(self._best_metric, -math.inf) > self._best
+        """Whether an evaluation's `metrics`, empty without one, beat those of every checkpoint.
+
+        Raises ConfigError if what is compared is not among them.
+        """
+        if not metrics or not self._best_metric:
+            return False
+        if self._best_metric not in metrics:
+            raise ConfigError(
+                f"config.best_metric={self._best_metric!r} is not measured here: choose one of "
+                f"{', '.join(metrics)}, or '' to keep no best checkpoint."
+            )
+        return metrics[self._best_metric] > self._best
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
         """Starts saving `state` unless the step is saved already; returns once it is copied.
@@ -116,7 +133,8 @@ class Checkpoints:
         if state.ema is not None:
             items["ema"] = ocp.args.StandardSave(state.ema)
         scores = {key: value for key, value in metrics.items() if key == self._best_metric}
-        self._manager.save(step, args=ocp.args.Composite(**items), metrics=scores, force=True)
+        with jax.transfer_guard("allow"):  # The copy to the host is the point here.
+            self._manager.save(step, args=ocp.args.Composite(**items), metrics=scores, force=True)
         self._best = max(self._best, _score(scores))
 
     def restore(self, step: int, like: TrainState) -> TrainState:
@@ -127,7 +145,7 @@ class Checkpoints:
         the saved state does not have the names and shapes that are asked for.
         """
         wanted = {"params": like.params, "optimizer": to_nested(like.opt_state)}
-        has_ema = self._manager.item_metadata(step)["ema"] is not None
+        has_ema = self._manager.item_metadata(step).get("ema") is not None
         if like.ema is not None and has_ema:
             wanted["ema"] = like.ema
         restored = self._restore_items(step, wanted)
@@ -140,15 +158,23 @@ class Checkpoints:
         return TrainState(counter, restored["params"], opt_state, ema)
 
     def _restore_items(self, step: int, wanted: dict[str, dict]) -> dict[str, dict]:
+        place, read_json = f"{self._manager.directory}/{step}", ocp.args.JsonRestore()
+        described = self._manager.restore(step, args=ocp.args.Composite(format=read_json))
+        version = described["format"]["format_version"]
+        if version > FORMAT_VERSION:
+            raise CheckpointError(
+                f"{place} has format version {version}, written by a newer vit_jax; this one reads "
+                f"up to {FORMAT_VERSION}: upgrade it."
+            )
         metadata = self._manager.item_metadata(step)
         for item, like in wanted.items():
-            _check_same(f"{self._manager.directory}/{step}/{item}", metadata[item], like)
+            _check_same(f"{place}/{item}", metadata[item], like)
         items = {item: ocp.args.StandardRestore(like) for item, like in wanted.items()}
         return dict(self._manager.restore(step, args=ocp.args.Composite(**items)).items())
 
     def restore_item(self, step: int, item: str) -> dict:
         """One of `ARRAY_ITEMS` of `step` as it was saved, on this process's first device."""
-        metadata = self._manager.item_metadata(step)[item]
+        metadata = self._manager.item_metadata(step).get(item)
         if metadata is None:
             reason = " (config.ema_decay was 0)" if item == "ema" else ""
             raise CheckpointError(f"{self._manager.directory}/{step} has no {item}{reason}.")

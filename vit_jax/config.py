@@ -35,7 +35,10 @@ CHOICES = {
 }
 ANY = math.inf
 RANGES = {  # lowest, highest; both included, and finite
+    "seed": (0, 2**32 - 1),
     "batch_size": (1, ANY),
+    "data.num_train_examples": (0, ANY),
+    "data.num_eval_examples": (0, ANY),
     "log_every_steps": (1, ANY),
     "keep_checkpoints": (1, ANY),
     "data.held_out_fraction": (0, 0.9),

@@ -95,19 +95,20 @@ class MetricsWriter:
         is_writer: whether this process writes; all methods of other processes do nothing.
 
     Attributes:
-        last_record: the last record up to `start_step`, from which cumulative metrics go on;
-            empty for a new run.
+        last_record: the last record up to `start_step`; empty for a new run.
+        last_values: the last value of every metric, from which cumulative ones go on.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], *, start_step: int, is_writer: bool = True):
         self.last_record: dict[str, Any] = {}
+        self.last_values: dict[str, Any] = {}
         self._is_writer = is_writer
         self._record: dict[str, Any] = {}
         if not is_writer:
             return
         workdir = epath.Path(workdir)
         path = workdir / "metrics.jsonl"
-        lines, self.last_record = _read_up_to(path, start_step)
+        lines, self.last_record, self.last_values = _read_up_to(path, start_step)
         self._next_step = self.last_record.get("step", -1) + 1
         self._lines = _LinesFile(path, lines)
         self._events = _open_events(workdir / "tensorboard", start_step)
@@ -176,9 +177,14 @@ def _as_number(value: Any) -> float | int:
     return value.item() if hasattr(value, "item") else value
 
 
-def _read_up_to(path: epath.Path, last_step: int) -> tuple[list[bytes], dict[str, Any]]:
-    """The lines of `path` that are whole records of steps to `last_step`, and the last record."""
-    lines, last_record = [], {}
+def _read_up_to(
+    path: epath.Path, last_step: int
+) -> tuple[list[bytes], dict[str, Any], dict[str, Any]]:
+    """The lines of `path` that are whole records of steps to `last_step`.
+
+    With them the last record, and the last value of every metric.
+    """
+    lines, last_record, last_values = [], {}, {}
     content = path.read_bytes() if last_step > 0 and path.exists() else b""
     for line in content.splitlines():
         try:
@@ -190,7 +196,8 @@ def _read_up_to(path: epath.Path, last_step: int) -> tuple[list[bytes], dict[str
         if keep:
             lines.append(line + b"\n")
             last_record = record
-    return lines, last_record
+            last_values |= record
+    return lines, last_record, last_values
 
 
 class _LinesFile:
@@ -301,7 +308,7 @@ class Throughput:
     num_devices: int  # Of all processes.
     flops_per_image: float  # Forward and backward: 6 × multiply-accumulates of the forward pass.
     peak_flops: float | None = None  # Of one device (`hardware.peak_flops`); None: no MFU.
-    device_hours: float = 0.0  # Spent before this start (`MetricsWriter.last_record`).
+    device_hours: float = 0.0  # Spent before this start (`MetricsWriter.last_values`).
     _mark: tuple[int, float, float] | None = field(default=None, init=False)
 
     def start(self, step: int) -> None:

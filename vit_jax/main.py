@@ -8,18 +8,15 @@ the same command again.
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Sequence
-
-import jax
 
 from vit_jax import train
 from vit_jax.config_file import load_config
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.logging import setup_logging
 from vit_jax.preemption import EXIT_CODE as PREEMPTED_EXIT_CODE
-from vit_jax.preemption import PreemptedError
+from vit_jax.preemption import PreemptedError, stop_signal
 from vit_jax.step_log import NonFiniteLossError
 
 USER_ERROR_EXIT_CODE = 2
@@ -55,21 +52,14 @@ def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]
     return flags, overrides
 
 
-def enable_compilation_cache(workdir: str) -> None:
-    """Keeps compiled programs in the workdir, unless JAX is told another place."""
-    if not jax.config.jax_compilation_cache_dir:
-        jax.config.update("jax_compilation_cache_dir", os.path.join(workdir, "compilation_cache"))
-
-
 def main(arguments: Sequence[str]) -> int:
     """Runs the command with `arguments`, without the program's name; returns its exit code."""
     setup_logging()
     try:
         flags, overrides = parse_flags(arguments)
         config = load_config(flags.config, overrides)
-        if not flags.dry_run:
-            enable_compilation_cache(flags.workdir)
-        results = train.run(config, flags.workdir, dry_run=flags.dry_run)
+        with stop_signal() as stop:
+            results = train.run(config, flags.workdir, dry_run=flags.dry_run, stop=stop)
     except UserError as error:
         logger.error("%s", error)
         return USER_ERROR_EXIT_CODE
@@ -91,8 +81,7 @@ def summary(results: dict[str, float], workdir: str) -> str:
         count, accuracy = results["eval/count"], results["eval/accuracy"]
         lines[0] += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}."
     lines += [
-        f"  {workdir}/metrics.jsonl    every number above; for charts: "
-        f"tensorboard --logdir {workdir}",
+        f"  {workdir}/metrics.jsonl    every number above, and in {workdir}/tensorboard",
         f"  {workdir}/checkpoints      the weights, with {workdir}/model.json",
         f"  in Python                  model = vit_jax.load_model({workdir!r})",
         f"  train on from here         --config.init={workdir} with another config and workdir",

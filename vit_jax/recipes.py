@@ -15,7 +15,6 @@ class PretrainingData(NamedTuple):
 
     source: str
     num_train_examples: int
-    num_eval_examples: int
     num_classes: int
     eval_split: str
 
@@ -23,9 +22,9 @@ class PretrainingData(NamedTuple):
 # ImageNet-21k and JFT-300M have no public copy that could be named here. Class counts are those
 # of the released ImageNet-21k models, and of JFT-300M as in the BiT paper (1912.11370).
 DATASETS = {
-    "imagenet2012": PretrainingData("tfds:imagenet2012", 1_281_167, 50_000, 1_000, "validation"),
-    "imagenet21k": PretrainingData("", 14_197_122, 0, 21_843, ""),
-    "jft300m": PretrainingData("", 303_000_000, 0, 18_291, ""),
+    "imagenet2012": PretrainingData("tfds:imagenet2012", 1_281_167, 1_000, "validation"),
+    "imagenet21k": PretrainingData("", 14_197_122, 21_843, ""),
+    "jft300m": PretrainingData("", 303_000_000, 18_291, ""),
 }
 
 
@@ -143,7 +142,6 @@ def paper_pretraining(models: dict[str, str], arguments: str, *, default_model: 
 
     config.data.source = data.source
     config.data.num_train_examples = data.num_train_examples
-    config.data.num_eval_examples = data.num_eval_examples
     config.data.eval_split = data.eval_split
     config.data.eval_crop = "center"
 

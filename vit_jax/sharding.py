@@ -44,8 +44,8 @@ def build_mesh(config: ConfigDict, devices: list[jax.Device] | None = None) -> M
     if math.prod(sizes.values()) != len(devices):
         axes = " x ".join(f"{axis}={size}" for axis, size in sizes.items())
         raise ConfigError(
-            f"config.mesh: {axes} does not multiply to the {len(devices)} devices; "
-            "set config.mesh.data=-1 to take the rest."
+            f"config.mesh: {axes} does not multiply to the {len(devices)} devices: fsdp x tensor "
+            "must divide them, and data=-1 takes the rest."
         )
     grid = np.array(devices).reshape(tuple(sizes.values()))
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))

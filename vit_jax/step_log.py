@@ -57,7 +57,7 @@ class StepLog:
             num_devices=jax.device_count(),
             flops_per_image=TRAINING_FLOPS_PER_MAC * macs,
             peak_flops=hardware.peak_flops(jax.devices()[0]),
-            device_hours=self._writer.last_record.get("train/device_hours") or 0.0,
+            device_hours=self._writer.last_values.get("train/device_hours") or 0.0,
         )
         self._total_steps, self._every_steps = total_steps, every_steps
         self._epochs_per_step = batch_size / num_train_examples

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,13 +19,14 @@ from vit_jax import config as config_lib
 from vit_jax import sharding, workdir
 from vit_jax.checkpoint import Checkpoints, TrainState
 from vit_jax.data.dataset import Batch, Dataset, eval_batches, open_dataset, train_batches
+from vit_jax.errors import CheckpointError
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.losses import LOSSES
 from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_model_file
 from vit_jax.models import registry
 from vit_jax.optimizer import build_optimizer
 from vit_jax.overview import describe_run
-from vit_jax.preemption import PreemptedError, stop_signal
+from vit_jax.preemption import PreemptedError
 from vit_jax.profiling import Profiler
 from vit_jax.schedules import Schedule, make_schedule
 from vit_jax.step_log import StepLog
@@ -32,6 +34,7 @@ from vit_jax.weights.loading import initialize_from
 
 logger = logging.getLogger(__name__)
 
+STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters.
 SAMPLE_IMAGES = 16  # Of the first batch, written to TensorBoard.
 
 Forward = Callable[..., jax.Array]  # (params, images uint8, key=None) -> logits [B, K]
@@ -39,13 +42,20 @@ TrainStep = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]
 Evaluate = Callable[[TrainState], dict[str, float]]
 
 
-def run(config: ConfigDict, directory: str, *, dry_run: bool = False) -> dict[str, float]:
+def run(
+    config: ConfigDict,
+    directory: str,
+    *,
+    dry_run: bool = False,
+    stop: threading.Event | None = None,
+) -> dict[str, float]:
     """Trains as `config` says, or goes on where the workdir's last checkpoint left off.
 
     Args:
       config: made from `vit_jax.config.default_config`.
       directory: the workdir, where everything that the run writes goes.
       dry_run: only check the config and print what would be done.
+      stop: once set, the run saves its state and stops; see `preemption.stop_signal`.
 
     Returns:
       The last record of metrics.
@@ -53,7 +63,7 @@ def run(config: ConfigDict, directory: str, *, dry_run: bool = False) -> dict[st
     Raises:
       UserError: the config, data, weights or workdir cannot be used.
       NonFiniteLossError: the loss became infinite or NaN; the last checkpoint is good.
-      PreemptedError: SIGTERM or SIGINT came; the same command goes on from here.
+      PreemptedError: `stop` was set; the same command goes on from here.
     """
     config_lib.validate(config)
     mesh = sharding.build_mesh(config.mesh)
@@ -75,30 +85,24 @@ def run(config: ConfigDict, directory: str, *, dry_run: bool = False) -> dict[st
         return {}
 
     directory = workdir.open_directory(directory)
+    workdir.enable_compilation_cache(directory)
     checkpoints = Checkpoints(
         directory, keep=config.keep_checkpoints, best_metric=config.best_metric
     )
     start_step = checkpoints.latest_step
     workdir.record_config(directory, config, resuming=start_step > 0)
-    if start_step:
-        logger.info("Resuming after step %d.", start_step)
-        state = checkpoints.restore(start_step, abstract)
-        preprocessing = read_model_file(directory).preprocessing
-    else:
-        state = initial_state(initialize, config.seed, abstract)
-        preprocessing = preprocessing_of(config.data)
-        if config.init:
-            state, preprocessing = with_weights(config, options, dataset, state, preprocessing)
-    write_model_file(
-        directory,
-        ModelFile(
-            config.model.name, dataclasses.asdict(options), preprocessing, dataset.class_names
-        ),
+    file = ModelFile(
+        config.model.name,
+        dataclasses.asdict(options),
+        preprocessing_of(config.data),
+        dataset.class_names,
     )
+    state, file = restore_or_initialize(directory, config, file, checkpoints, initialize, abstract)
+    write_model_file(directory, file)
 
-    forward = make_forward(config.model.name, options, preprocessing, mesh)
-    train_step = make_train_step(config, forward, optimizer, schedule, mesh)
-    evaluate = make_evaluate(config, options, dataset, forward, mesh)
+    forward = make_forward(file.name, options, file.preprocessing, mesh)
+    train_step = make_train_step(config, forward, optimizer, schedule, abstract, mesh)
+    evaluate = make_evaluate(config, dataset, forward, mesh)
     log = StepLog(
         directory,
         start_step=start_step,
@@ -110,11 +114,10 @@ def run(config: ConfigDict, directory: str, *, dry_run: bool = False) -> dict[st
     )
     try:
         rows = sharding.batch_sharding(mesh)
-        batches = train_batches(
-            config, dataset, options, rows, start=start_step, stop=durations.total
-        )
+        batches = train_batches(config, dataset, rows, start=start_step, stop=durations.total)
         profiler = Profiler(config.profile, directory)
-        train(durations, state, train_step, batches, evaluate, checkpoints, log, profiler)
+        stop = stop or threading.Event()
+        train(durations, state, train_step, batches, evaluate, checkpoints, log, profiler, stop)
     finally:
         log.close()
         checkpoints.close()
@@ -199,34 +202,67 @@ def abstract_state(
     )
 
 
+def restore_or_initialize(
+    directory: Any,
+    config: ConfigDict,
+    file: ModelFile,
+    checkpoints: Checkpoints,
+    initialize: Callable[[jax.Array], TrainState],
+    abstract: TrainState,
+) -> tuple[TrainState, ModelFile]:
+    """The state to go on from: the latest checkpoint's, else the given weights', else a fresh one.
+
+    Returns it with `file`, whose normalisation is the one that the weights were made for. Raises
+    CheckpointError if the checkpoint's classes are not those of `file`.
+    """
+    step = checkpoints.latest_step
+    if not step:
+        state = initial_state(initialize, config.seed, abstract)
+        return with_weights(config, file, state) if config.init else (state, file)
+    logger.info("Resuming after step %d.", step)
+    previous = read_model_file(directory)
+    if previous.class_names != file.class_names:
+        raise CheckpointError(
+            f"{directory} was trained on the classes {', '.join(previous.class_names)}; the data "
+            f"has {', '.join(file.class_names)}: restore its folders, or choose another --workdir."
+        )
+    return checkpoints.restore(step, abstract), with_normalization(file, previous)
+
+
+def with_normalization(file: ModelFile, source: ModelFile) -> ModelFile:
+    """`file` with the mean and deviation of `source`."""
+    mean, std = source.preprocessing.mean, source.preprocessing.std
+    preprocessing = dataclasses.replace(file.preprocessing, mean=mean, std=std)
+    return dataclasses.replace(file, preprocessing=preprocessing)
+
+
 def initial_state(
     initialize: Callable[[jax.Array], TrainState], seed: int, abstract: TrainState
 ) -> TrainState:
     """A fresh state, made where it will lie, so that no device ever holds the whole of it."""
-    places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(lambda: initialize(jax.random.key(seed)), out_shardings=places)()
+    return jax.jit(lambda: initialize(jax.random.key(seed)), out_shardings=shardings_of(abstract))()
 
 
 def with_weights(
-    config: ConfigDict,
-    options: Any,
-    dataset: Dataset,
-    state: TrainState,
-    preprocessing: Preprocessing,
-) -> tuple[TrainState, Preprocessing]:
-    """The state with the weights of `config.init`, and the normalisation that they expect."""
-    params, report, file = initialize_from(
-        config.init, options, state.params, skip=config.init_skip, class_names=dataset.class_names
+    config: ConfigDict, file: ModelFile, state: TrainState
+) -> tuple[TrainState, ModelFile]:
+    """The state with the weights of `config.init`, and `file` with their normalisation."""
+    params, report, source = initialize_from(
+        config.init,
+        registry.model_options(file.name, **file.options),
+        state.params,
+        skip=config.init_skip,
+        class_names=file.class_names,
     )
     logger.info("Weights from %s:\n%s", config.init, report)
-    places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    params = jax.device_put(params, places)
+    params = jax.device_put(params, shardings_of(state.params))
     ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
-    normalization = {"mean": file.preprocessing.mean, "std": file.preprocessing.std}
-    return (
-        state._replace(params=params, ema=ema),
-        dataclasses.replace(preprocessing, **normalization),
-    )
+    return state._replace(params=params, ema=ema), with_normalization(file, source)
+
+
+def shardings_of(tree: Any) -> Any:
+    """Where the arrays of a tree lie, or are to lie."""
+    return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 
 # ---------------------------------------------------------------------------------------- step
@@ -237,9 +273,14 @@ def make_train_step(
     forward: Forward,
     optimizer: optax.GradientTransformation,
     schedule: Schedule,
+    abstract: TrainState,
     mesh: Mesh,
 ) -> TrainStep:
-    """One update, compiled: (state, batch) -> (state, metrics); the old state is donated."""
+    """One update: (state, batch) -> (state, metrics); the old state is donated.
+
+    The new state lies where `abstract` says, and so do the gradients.
+    """
+    places = shardings_of(abstract)
     loss_of = LOSSES[config.loss]
     num_micro = config.optimizer.accumulation_steps
 
@@ -248,13 +289,16 @@ def make_train_step(
         targets = jax.nn.one_hot(batch["label"], logits.shape[-1])
         return jnp.sum(loss_of(logits, targets) * batch["weight"])
 
+    def gradient(params: dict, batch: Batch, key: jax.Array) -> tuple[jax.Array, dict]:
+        value, gradients = jax.value_and_grad(loss)(params, batch, key)
+        return value, jax.lax.with_sharding_constraint(gradients, places.params)
+
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         weight = batch["mask"].astype(jnp.float32)
         batch = {**batch, "weight": weight / weight.sum()}
-        key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        value, gradients = accumulate(
-            jax.value_and_grad(loss), num_micro, state.params, batch, key, mesh
-        )
+        stream = jax.random.fold_in(jax.random.key(config.seed), STEP_STREAM)
+        key = jax.random.fold_in(stream, state.step)
+        value, gradients = accumulate(gradient, num_micro, state.params, batch, key, mesh)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         ema = state.ema and update_ema(state.ema, params, config.ema_decay, state.step)
@@ -265,7 +309,7 @@ def make_train_step(
         }
         return TrainState(state.step + 1, params, opt_state, ema), metrics
 
-    return jax.jit(step, donate_argnums=0)
+    return jax.jit(step, donate_argnums=0, out_shardings=(places, sharding.replicated(mesh)))
 
 
 def accumulate(
@@ -310,15 +354,13 @@ def update_ema(ema: dict, params: dict, decay: float, step: jax.Array) -> dict:
 # ---------------------------------------------------------------------------------------- loop
 
 
-def make_evaluate(
-    config: ConfigDict, options: Any, dataset: Dataset, forward: Forward, mesh: Mesh
-) -> Evaluate:
+def make_evaluate(config: ConfigDict, dataset: Dataset, forward: Forward, mesh: Mesh) -> Evaluate:
     """The function that measures a state on the evaluation split: `eval/accuracy`, ..."""
     evaluator = ClassificationEvaluator(forward, LOSSES[config.loss])
     rows = sharding.batch_sharding(mesh)
 
     def measure(params: dict) -> dict[str, float]:
-        with contextlib.closing(eval_batches(config, dataset, options, rows)) as batches:
+        with contextlib.closing(eval_batches(config, dataset, rows)) as batches:
             return evaluator(params, batches)
 
     def evaluate(state: TrainState) -> dict[str, float]:
@@ -340,6 +382,7 @@ def train(
     checkpoints: Checkpoints,
     log: StepLog,
     profiler: Profiler,
+    stop: threading.Event,
 ) -> None:
     """Updates the state with every batch; evaluates, saves and stops in between."""
     start = checkpoints.latest_step
@@ -350,10 +393,10 @@ def train(
     with (
         contextlib.closing(batches),
         contextlib.closing(profiler),
-        stop_signal() as stop,
         jax.transfer_guard("disallow"),
     ):
         for step in range(start + 1, durations.total + 1):
+            last = step == durations.total
             with log.waiting_for_data():
                 batch = next(batches)
             if step == start + 1:
@@ -368,21 +411,18 @@ def train(
             # The order matters: losses are known to be finite before anything is evaluated or
             # saved, and records are on disk before the checkpoint that will cut later ones.
             results = {}
-            if due(step, durations.eval_every) and not stop.is_set():
+            if due(step, durations.eval_every) and (last or not stop.is_set()):
                 log.drain()
                 with log.paused():
                     results = evaluate(state)
                 log.write(step, results)
-            if (
-                due(step, durations.checkpoint_every)
-                or checkpoints.is_best(results)
-                or stop.is_set()
-            ):
+            stopping = stop.is_set()
+            if due(step, durations.checkpoint_every) or checkpoints.is_best(results) or stopping:
                 log.drain()
                 with log.paused():
                     log.flush()
                     checkpoints.save(step, state, results)
-            if stop.is_set() and step < durations.total:
+            if stopping and not last:
                 raise PreemptedError(f"Stopped after step {step}, which is saved.")
 
 

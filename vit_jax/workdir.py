@@ -17,7 +17,10 @@ from vit_jax.model_file import write_json
 logger = logging.getLogger(__name__)
 
 # A run is what these keys say; with another value it cannot be the one that was interrupted.
-IDENTITY = ("model.", "batch_size", "seed", "data.source", "data.train_split", "optimizer.name")
+IDENTITY = (
+    *("model.", "batch_size", "seed", "optimizer.name"),
+    *("data.source", "data.data_dir", "data.train_split", "data.held_out_fraction"),
+)
 IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
 PACKAGES = ("vit_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
@@ -35,6 +38,12 @@ def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
             f"--workdir={directory} cannot be written ({error.strerror or error}): name another."
         ) from error
     return path
+
+
+def enable_compilation_cache(directory: epath.Path) -> None:
+    """Keeps compiled programs in the workdir, unless JAX is told another place."""
+    if not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", str(directory / "compilation_cache"))
 
 
 def record_config(directory: epath.Path, config: ConfigDict, *, resuming: bool) -> None:

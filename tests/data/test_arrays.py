@@ -151,7 +151,7 @@ def test_fake(data):
 def test_fake_default_sizes_and_parts(data):
     data.source = "fake"
     assert len(open_split(data, num_classes=2)) == 1024
-    assert len(open_split(data, "", num_classes=2)) == 256
+    assert len(open_split(data, "", num_classes=2)) == 64
     assert len(open_split(data, "train[:25%]", num_classes=2)) == 256
 
 

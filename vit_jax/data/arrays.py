@@ -182,7 +182,7 @@ def fake(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     if not shape.num_classes:
         raise ConfigError("config.data.source=fake needs --config.model.num_classes=NUMBER.")
     train = functools.partial(Fake, data.num_train_examples or 1024, shape, 0)
-    evaluation = functools.partial(Fake, data.num_eval_examples or 256, shape, 1 << 16)
+    evaluation = functools.partial(Fake, data.num_eval_examples or 64, shape, 1 << 16)
     splits = {"train": train} | dict.fromkeys(EVALUATION_SPLITS, evaluation)
     # Those numbers are the sizes of the splits as configured, whatever slices they name.
     if data.num_eval_examples and data.eval_split:

@@ -1,10 +1,10 @@
 """A run's data: both splits, what they say of the model, and their batches."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax.data import pipeline, transforms
@@ -16,10 +16,12 @@ Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """The examples of both splits; None for a plan that is made without them."""
+    """The examples of both splits, None for a plan that is made without them, and their transforms."""
 
     train: Source | None
     eval: Source | None
+    train_transform: Callable[..., np.ndarray]
+    eval_transform: Callable[..., np.ndarray]
     num_train_examples: int
     num_classes: int
     class_names: tuple[str, ...]
@@ -28,30 +30,30 @@ class Dataset:
 def open_dataset(config: ConfigDict, *, required: bool = True) -> Dataset:
     """Opens both splits; unless `required`, only if the config leaves sizes to the data.
 
-    Raises DataError if the data is missing or does not fit the model.
+    Raises DataError if the data is missing or does not fit the model, ConfigError if a transform
+    is impossible.
     """
     data, num_classes = config.data, config.model.num_classes
+    size, channels = as_pair("image_size", config.model.image_size), config.model.channels or 3
+    transforms_of = (
+        transforms.train_transform(data, size, channels),
+        transforms.eval_transform(data, size, channels),
+    )
     if not required and data.num_train_examples and num_classes:
-        return Dataset(None, None, data.num_train_examples, num_classes, ())
+        return Dataset(None, None, *transforms_of, data.num_train_examples, num_classes, ())
 
     def open_split(split: str) -> Source:
-        return open_source(
-            data,
-            split,
-            image_size=as_pair("image_size", config.model.image_size),
-            channels=config.model.channels or 3,
-            num_classes=num_classes,
-        )
+        return open_source(data, split, image_size=size, channels=channels, num_classes=num_classes)
 
     train, evaluation = open_split(data.train_split), open_split(data.eval_split)
     names = train.class_names
-    return Dataset(train, evaluation, len(train), num_classes or len(names), names)
+    num_classes = num_classes or len(names)
+    return Dataset(train, evaluation, *transforms_of, len(train), num_classes, names)
 
 
 def train_batches(
     config: ConfigDict,
     dataset: Dataset,
-    options: Any,
     sharding: jax.sharding.Sharding,
     *,
     start: int,
@@ -60,7 +62,7 @@ def train_batches(
     """The batches of updates `start` + 1 to `stop`, on the devices; close it when done."""
     return pipeline.batches(
         dataset.train,
-        transforms.train_transform(config.data, options.image_size, options.channels),
+        dataset.train_transform,
         batch_size=config.batch_size,
         sharding=sharding,
         seed=config.seed,
@@ -72,12 +74,12 @@ def train_batches(
 
 
 def eval_batches(
-    config: ConfigDict, dataset: Dataset, options: Any, sharding: jax.sharding.Sharding
+    config: ConfigDict, dataset: Dataset, sharding: jax.sharding.Sharding
 ) -> Iterator[Batch]:
     """Every evaluation example once, in order; the last batch is padded and masked."""
     return pipeline.batches(
         dataset.eval,
-        transforms.eval_transform(config.data, options.image_size, options.channels),
+        dataset.eval_transform,
         batch_size=config.batch_size,
         sharding=sharding,
         seed=None,
