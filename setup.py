@@ -14,6 +14,7 @@ REQUIRED = [
     "clu>=0.0.12",
     "einops>=0.8",
     "etils[epath]>=1.12",
+    "flatbuffers>=24.3",  # jax.export serialises with it.
     "flax>=0.12.6,<0.13",  # NNX still changes between minor versions.
     "grain>=0.2.15,<0.3",
     "jax>=0.10",

@@ -8,7 +8,9 @@ import safetensors.numpy
 from published import GOLDEN
 from workdirs import CLASSES, write_workdir
 
+import vit_jax
 from vit_jax import export
+from vit_jax.errors import WeightsError
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +85,12 @@ def test_a_mistake_is_one_message_and_code_2(workdir, tmp_path, capsys):
     assert run(tmp_path / "nothing", tmp_path / "out.npz") == 2
     with pytest.raises(SystemExit, match="2"):
         run("--format=onnx")
+
+
+@pytest.mark.parametrize("format", ["npz", "timm", "huggingface", "vit_jax", "stablehlo"])
+def test_a_workdir_is_never_exported_over(tmp_path, format):
+    (tmp_path / "checkpoints").mkdir()
+    model = vit_jax.create_model("ViT-Ti/4", image_size=8, depth=1, num_classes=2)
+    with pytest.raises(WeightsError, match="is a run's workdir"):
+        vit_jax.save_model(model, tmp_path, format=format)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]

@@ -254,7 +254,7 @@ def with_weights(
         skip=config.init_skip,
         class_names=file.class_names,
     )
-    logger.info("Weights from %s:\n%s", config.init, report)
+    logger.info("%s", report)
     params = jax.device_put(params, shardings_of(state.params))
     ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
     return state._replace(params=params, ema=ema), with_normalization(file, source)

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import shlex
 import zipfile
 
 import numpy as np
@@ -140,3 +141,12 @@ def test_an_export_without_its_description(tmp_path):
     (tmp_path / "out/model.json").unlink()
     with pytest.raises(UserError, match=r"out/model\.json is missing"):
         vit_jax.load_model(tmp_path / "out")
+
+
+def test_the_conversion_line_quotes_hostile_names(tmp_path):
+    path = tmp_path / 'a"$(touch owned)".pth'
+    path.write_bytes(pickle.dumps({}))
+    with pytest.raises(WeightsError) as error:
+        vit_jax.load_model(path)
+    *_, source, target = shlex.split(str(error.value).split("python -c")[1])
+    assert (source, target) == (str(path), f"{path}.safetensors")

@@ -1,6 +1,7 @@
 """Which format a weight file has: told by its content, never by its name."""
 
 import os
+import shlex
 import zipfile
 from collections.abc import Callable
 
@@ -18,10 +19,18 @@ NEWEST_PICKLE = b"\x05"  # the second byte, a pickle's protocol
 PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt")
 PICKLE = (
     "it holds Python's pickle, which can run any program when it is read. Convert it where it came "
-    'from: python -c "import torch, safetensors.torch as s; '
-    "d = torch.load('{name}', weights_only=True); d = d.get('state_dict', d.get('model', d)); "
-    "s.save_file({{k: v.contiguous() for k, v in d.items()}}, 'model.safetensors')\""
+    'from: python -c "import sys, torch, safetensors.torch as s; '
+    "d = torch.load(sys.argv[1], weights_only=True); d = d.get('state_dict', d.get('model', d)); "
+    's.save_file({{k: v.contiguous() for k, v in d.items()}}, sys.argv[2])" {source} {target}'
 )
+
+
+def pickle_message(path: str) -> str:
+    """Why a pickle is refused, and the line to convert it with, safe to paste into a shell."""
+    source, target = shlex.quote(path), shlex.quote(f"{path}.safetensors")
+    return PICKLE.format(source=source, target=target)
+
+
 # The first bytes of files that are often taken for weights.
 SIGNATURES = {
     b"\xff\xd8": "a JPEG picture",
@@ -105,7 +114,7 @@ def find_reader(path: str) -> Reader:
     if head.startswith(b"PK"):
         return zip_reader(path)
     if head[:1] == b"\x80" and head[1:2] <= NEWEST_PICKLE:
-        raise WeightsError(PICKLE.format(name=path))
+        raise WeightsError(pickle_message(path))
     kinds = [kind for signature, kind in SIGNATURES.items() if head.startswith(signature)]
     kind = kinds[0] if kinds else "a text file" if head.isascii() else "something else"
     raise WeightsError(f"it is neither a .npz nor a .safetensors file, but {kind}.")
@@ -119,7 +128,7 @@ def zip_reader(path: str) -> Reader:
     except zipfile.BadZipFile as error:
         raise WeightsError(f"truncated or damaged .npz file: {error}.") from None
     if any(name.endswith("data.pkl") for name in names):
-        raise WeightsError(PICKLE.format(name=path))
+        raise WeightsError(pickle_message(path))
     if not all(name.endswith(".npy") for name in names):
         raise WeightsError(f"it is a zip archive, but no .npz file; its first entry: {names[0]}.")
     return npz.read

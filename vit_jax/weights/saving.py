@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from etils import epath
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
@@ -103,6 +104,10 @@ def save_model(
     if format not in FORMATS:
         raise WeightsError(f"format={format!r}: must be one of {', '.join(FORMATS)}.")
     target = FORMATS[format]
+    if (epath.Path(path) / "checkpoints").exists():
+        raise WeightsError(
+            f"{path} is a run's workdir, which an export would damage: name another."
+        )
     flat = flatten_dict(nnx.to_pure_dict(nnx.split(model)[1]), sep="/")
     parameters = {name: np.asarray(array) for name, array in flat.items()}
     options = model.options
