@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from configs import bit, digits, fashion_mnist, vit
+from configs import bit, digits, fashion_mnist, folder, vit
 from vit_jax import recipes, train
 from vit_jax.config import durations, model_options, validate
 from vit_jax.errors import ConfigError
@@ -205,3 +205,11 @@ def test_configs_for_a_cpu_resolve(config, num_examples, updates, parameters):
     options = model_options(config, num_classes=10)
     count = registry.count_parameters(config.model.name, **dataclasses.asdict(options))
     assert count == parameters
+
+
+def test_the_folder_config_takes_its_folder_and_asks_for_one(tmp_path):
+    config = folder.get_config(str(tmp_path))
+    validate(config)
+    assert config.data.source == f"folder:{tmp_path}"
+    with pytest.raises(ConfigError, match="Name the folder"):
+        folder.get_config()

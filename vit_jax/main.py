@@ -76,17 +76,18 @@ def main(arguments: Sequence[str]) -> int:
 
 def summary(results: dict[str, float], workdir: str) -> str:
     """What a finished run came to, where it lies, and how to go on from it."""
-    lines = [f"Done after {results['step']:,} updates."]
+    headline = f"Done after {results['step']:,} updates."
     if "eval/accuracy" in results:
         count, accuracy = results["eval/count"], results["eval/accuracy"]
-        lines[0] += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}."
-    lines += [
-        f"  {workdir}/metrics.jsonl    every number above, and in {workdir}/tensorboard",
-        f"  {workdir}/checkpoints      the weights, with {workdir}/model.json",
-        f"  in Python                  model = vit_jax.load_model({workdir!r})",
-        f"  train on from here         --config.init={workdir} with another config and workdir",
-    ]
-    return "\n".join(lines)
+        headline += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}."
+    rows = {
+        f"{workdir}/metrics.jsonl": f"every number above, and in {workdir}/tensorboard",
+        f"{workdir}/checkpoints": f"the weights, with {workdir}/model.json",
+        "in Python": f"model = vit_jax.load_model({workdir!r})",
+        "train on from here": f"--config.init={workdir} with another config and workdir",
+    }
+    width = max(map(len, rows))
+    return "\n".join([headline, *(f"  {what:{width}}  {how}" for what, how in rows.items())])
 
 
 if __name__ == "__main__":
