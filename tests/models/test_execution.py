@@ -11,6 +11,7 @@ from filled import fill, filled_model, predict, random_images
 from flax import nnx
 
 from vit_jax.models import abstract_model
+from vit_jax.models.layers import REMAT_POLICIES
 
 VIT = {"width": 32, "depth": 3, "mlp_width": 64, "num_heads": 2, "num_classes": 10}
 RESNET = {"image_size": 24, "width_factor": 0.5, "stage_depths": (1, 1), "num_classes": 10}
@@ -20,6 +21,7 @@ SHAPES = {  # Tokens per image: 16, 257 (as ViT-H/14), 50 (as ViT-B/32).
     "50 tokens": {**VIT, "image_size": 224, "patch_size": 32},
 }
 FAMILIES = {
+    "ViT-B/16": {**VIT, "image_size": (24, 40), "patch_size": 8},
     "R50+ViT-B/16": {**VIT, "image_size": (24, 40), "stem_depths": (1,), "patch_size": 2}
     | {"stem_width_factor": 0.5},
     "BiT-R50x1": RESNET,
@@ -29,6 +31,7 @@ FAMILIES = {
     "Mixer-B/16": {"width": 32, "depth": 3, "mlp_width": 64, "token_mlp_width": 16}
     | {"image_size": (24, 40), "patch_size": 8, "num_classes": 10},
 }
+CHECKPOINT = ("checkpoint", "remat", "remat2")  # JAX has renamed it more than once.
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -79,20 +82,82 @@ def random_images_of(options):
     return random_images(abstract_model("ViT-B/16", **options).options, batch_size=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "execution",
     [
         {"remat": "full"},
-        pytest.param({"remat": "dots"}, marks=pytest.mark.slow),
+        {"remat": "dots"},
         {"remat": "dots", "scan_unroll": 3},
-        pytest.param({"scan_unroll": 2}, marks=pytest.mark.slow),
-        pytest.param({"scan_unroll": 100}, marks=pytest.mark.slow),
+        {"scan_unroll": 2},
+        {"scan_unroll": 100},
     ],
     ids=str,
 )
 def test_remat_and_unrolling_keep_logits_and_gradients(execution):
     options = SHAPES["24x40"]
     assert_equal(run("ViT-B/16", options), run("ViT-B/16", options, **execution))
+
+
+def equations(jaxpr, primitive):
+    """All equations of one primitive in a traced program, those within others included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == primitive:
+            yield equation
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner, primitive)
+
+
+def trace(name, options, **execution):
+    """The program of a model's gradients."""
+    model = abstract_model(name, **options, **execution)
+    images = random_images(model.options)
+    return jax.make_jaxpr(logits_and_gradients, static_argnums=0)(*nnx.split(model), images).jaxpr
+
+
+def kept_for_the_backward_pass(name, remat):
+    """The number of values that the forward scan over blocks gives to the backward one."""
+    forward, backward = equations(trace(name, FAMILIES[name], remat=remat), "scan")
+    assert not forward.params["reverse"]
+    assert backward.params["reverse"]
+    return sum(variable.aval.size for variable in forward.outvars[forward.params["num_carry"] :])
+
+
+@pytest.mark.parametrize("name", ["ViT-B/16", "Axial-ViT-B/16", "Mixer-B/16"])
+def test_remat_keeps_less_for_the_backward_pass(name):
+    full, dots, none = (
+        kept_for_the_backward_pass(name, remat) for remat in ("full", "dots", "none")
+    )
+    options = abstract_model(name, **FAMILIES[name]).options
+    block_input = 2 * options.num_tokens * options.width  # Of two images.
+    assert full == options.depth * block_input
+    assert full < dots < none
+
+
+@pytest.mark.parametrize(("asked", "unroll"), [(1, 1), (2, 2), (100, 3)])
+def test_the_scan_is_unrolled_as_asked(asked, unroll):
+    scans = equations(trace("ViT-B/16", SHAPES["24x40"], scan_unroll=asked), "scan")
+    assert [scan.params["unroll"] for scan in scans] == [unroll, unroll]
+
+
+def forward(graphdef, state, images):
+    return nnx.merge(graphdef, state)(images)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_units"),
+    [("BiT-R50x1", 2), ("BiT-v1-R50x1", 2), ("AxialResNet50", 2), ("R50+ViT-B/16", 1)],
+)
+def test_remat_recomputes_each_unit_of_a_resnet(name, num_units):
+    for remat, policy in REMAT_POLICIES.items():
+        model = abstract_model(name, **FAMILIES[name], remat=remat)
+        graphdef, state = nnx.split(model)
+        program = jax.make_jaxpr(forward, static_argnums=0)
+        top = program(graphdef, state, random_images(model.options)).jaxpr.eqns
+        units = [equation for equation in top if equation.primitive.name in CHECKPOINT]
+        assert [unit.params["policy"] for unit in units] == [policy] * num_units * (remat != "none")
 
 
 @pytest.mark.slow
