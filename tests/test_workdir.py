@@ -41,7 +41,7 @@ def test_what_cannot_be_written_is_named(tmp_path):
 def test_config_json_has_every_key_and_the_versions(recorded, tmp_path):
     content = json.loads((tmp_path / "config.json").read_text())
     assert content["config"] == json.loads(default_config().to_json())
-    assert content["versions"].keys() == {*workdir.PACKAGES, "device"}
+    assert content["versions"].keys() == {*workdir.PACKAGES, "vit_jax", "device"}
     assert not list(tmp_path.glob("*.tmp"))
 
 

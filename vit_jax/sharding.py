@@ -9,7 +9,6 @@ import math
 import re
 
 import jax
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
@@ -47,8 +46,8 @@ def build_mesh(config: ConfigDict, devices: list[jax.Device] | None = None) -> M
             f"config.mesh: {axes} does not multiply to the {len(devices)} devices: fsdp x tensor "
             "must divide them, and data=-1 takes the rest."
         )
-    grid = np.array(devices).reshape(tuple(sizes.values()))
-    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    types = (AxisType.Auto,) * len(AXES)
+    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=types, devices=devices)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -115,9 +115,9 @@ class StepLog:
         loss, grad_norm = values["train/loss"], values["train/grad_norm"]
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise NonFiniteLossError(
-                f"The loss of step {step} is {loss}, its gradient's norm {grad_norm}. The last "
-                "checkpoint is good; a lower config.optimizer.learning_rate, a longer warm-up or "
-                "config.optimizer.grad_clip_norm=1 usually helps."
+                f"The loss of step {step} is {loss}, its gradient's norm {grad_norm}. Starting again "
+                "from the last checkpoint with a lower config.optimizer.learning_rate, a longer "
+                "warm-up or config.optimizer.grad_clip_norm=1 usually helps."
             )
         self._console.update(step)
         if step % self._every_steps and step not in (1, self._total_steps):

@@ -62,7 +62,7 @@ def run(
 
     Raises:
       UserError: the config, data, weights or workdir cannot be used.
-      NonFiniteLossError: the loss became infinite or NaN; the last checkpoint is good.
+      NonFiniteLossError: the loss became infinite or NaN; the last checkpoint stays.
       PreemptedError: `stop` was set; the same command goes on from here.
     """
     config_lib.validate(config)
@@ -98,7 +98,8 @@ def run(
         dataset.class_names,
     )
     state, file = restore_or_initialize(directory, config, file, checkpoints, initialize, abstract)
-    write_model_file(directory, file)
+    if jax.process_index() == 0:
+        write_model_file(directory, file)
 
     forward = make_forward(file.name, options, file.preprocessing, mesh)
     train_step = make_train_step(config, forward, optimizer, schedule, abstract, mesh)

@@ -10,6 +10,7 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
+import vit_jax
 from vit_jax.config import flatten
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import write_json
@@ -22,7 +23,7 @@ IDENTITY = (
     *("data.source", "data.data_dir", "data.train_split", "data.held_out_fraction"),
 )
 IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
-PACKAGES = ("vit_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
 def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
@@ -63,7 +64,8 @@ def record_config(directory: epath.Path, config: ConfigDict, *, resuming: bool) 
                 f"{path} is damaged ({error!r}): remove it to resume without comparing configs."
             ) from error
         check_same_run(directory, previous, current)
-    write_json(path, {"config": current, "versions": package_versions()})
+    if jax.process_index() == 0:
+        write_json(path, {"config": current, "versions": package_versions()})
 
 
 def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None:
@@ -88,4 +90,4 @@ def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None
 def package_versions() -> dict[str, str]:
     """Versions of what the numbers depend on, and the kind of device."""
     versions = {package: metadata.version(package) for package in PACKAGES}
-    return {**versions, "device": jax.devices()[0].device_kind}
+    return {"vit_jax": vit_jax.__version__, **versions, "device": jax.devices()[0].device_kind}
