@@ -1,6 +1,7 @@
 """Models whose parameters are all random and non-zero, without the time that initialising takes."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +17,14 @@ def fill(model, seed=0):
     graphdef, state = nnx.split(model)
 
     def draw(path, leaf):
-        shape = leaf.shape
-        fan_in = shape[-2] if len(shape) > 1 else 4
-        if path[-1] == "kernel" and "attention" in path:
-            fan_in = shape[1]
-        array = rng.normal(0, fan_in**-0.5, shape)
+        shape = leaf.shape[path[0] == "blocks" :]  # of one layer
+        if path[-1] in ("bias", "scale") or len(shape) == 1:
+            fan_in = 4
+        elif len(path) > 1 and path[-2] in ("query", "key", "value"):
+            fan_in = shape[0]
+        else:
+            fan_in = math.prod(shape[:-1])
+        array = rng.normal(0, fan_in**-0.5, leaf.shape)
         return leaf.replace(jnp.asarray(array + (path[-1] == "scale"), jnp.float32))
 
     flat = [(path, draw(path, leaf)) for path, leaf in nnx.to_flat_state(state)]

@@ -1,0 +1,159 @@
+"""Blocks of the axial models and the Mixer against NumPy, written from the papers' equations."""
+
+import math
+
+import numpy as np
+import pytest
+from filled import filled_model, flat_parameters, intermediates, random_images
+from flax import nnx
+
+SIZE = {"depth": 1, "num_classes": 3, "image_size": (8, 12), "patch_size": 4}
+VIT = {**SIZE, "width": 16, "mlp_width": 24, "num_heads": 2}
+
+
+def softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def gelu(x):
+    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def layer_norm(x, parameters):
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    return x * parameters["scale"] + parameters["bias"]
+
+
+def dense(x, parameters):
+    return x @ parameters["kernel"] + parameters["bias"]
+
+
+def mlp(x, parameters):
+    return dense(gelu(dense(x, parameters["dense1"])), parameters["dense2"])
+
+
+def attention(x, parameters):
+    """Of one sequence [S, D], head by head: the values and the weights [heads, S, S]."""
+    heads, weights = [], []
+    for head in range(2):
+        query, key, value = (
+            x @ parameters[name]["kernel"][:, head] + parameters[name]["bias"][head]
+            for name in ("query", "key", "value")
+        )
+        logits = query @ key.T
+        if "relative_positions" in parameters:
+            table, length = parameters["relative_positions"], len(x)
+            for i in range(length):
+                for j in range(length):
+                    logits[i, j] += query[i] @ table[length - 1 + i - j]
+        weights.append(softmax(logits / math.sqrt(query.shape[-1])))
+        heads.append(weights[-1] @ value @ parameters["out"]["kernel"][head])
+    return sum(heads) + parameters["out"]["bias"], np.stack(weights)
+
+
+def vit_block(x, parameters):
+    x = x + attention(layer_norm(x, parameters["norm1"]), parameters["attention"])[0]
+    return x + mlp(layer_norm(x, parameters["norm2"]), parameters["mlp"])
+
+
+def mixer_block(x, parameters):
+    mixed = mlp(layer_norm(x, parameters["norm1"]).T, parameters["token_mixing"]).T
+    x = x + mixed
+    return x + mlp(layer_norm(x, parameters["norm2"]), parameters["channel_mixing"])
+
+
+def axial_block(x, parameters):
+    grid = x.reshape(2, 3, 16).copy()
+    for row in range(2):
+        grid[row] = vit_block(grid[row], parameters["row"])
+    for column in range(3):
+        grid[:, column] = vit_block(grid[:, column], parameters["column"])
+    return grid.reshape(6, 16)
+
+
+def parameters_of(module, layer=None):
+    """The module's parameters as nested dictionaries of float64; of one layer if stacked."""
+    tree = {}
+    for name, array in flat_parameters(module).items():
+        *places, last = name.split("/")
+        branch = tree
+        for place in places:
+            branch = branch.setdefault(place, {})
+        branch[last] = np.asarray(array if layer is None else array[layer], np.float64)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "block"),
+    [
+        ("Mixer-B/16", {**SIZE, "width": 16, "mlp_width": 24, "token_mlp_width": 8}, mixer_block),
+        ("Axial-ViT-B/16", {**VIT, "positions": "none"}, axial_block),
+    ],
+)
+def test_a_block_equals_the_reference(name, options, block):
+    model = filled_model(name, **options)
+    values = intermediates(model, random_images(model.options), "patch_embeddings", "block_outputs")
+    parameters = parameters_of(model.blocks, layer=0)
+    for patches, output in zip(values["patch_embeddings"], values["block_outputs"][0], strict=True):
+        np.testing.assert_allclose(output, block(np.float64(patches), parameters), atol=1e-5)
+
+
+def test_weights_of_relative_attention_equal_the_reference():
+    model = filled_model("ViT-B/16", **VIT, positions="relative", pooling="average")
+    images = random_images(model.options)
+    values = intermediates(model, images, "patch_embeddings", "attention_weights", "block_outputs")
+    parameters = parameters_of(model.blocks, layer=0)
+    for image, patches in enumerate(np.float64(values["patch_embeddings"])):
+        normalized = layer_norm(patches, parameters["norm1"])
+        _, weights = attention(normalized, parameters["attention"])
+        np.testing.assert_allclose(values["attention_weights"][0][image], weights, atol=1e-5)
+        np.testing.assert_allclose(
+            values["block_outputs"][0][image], vit_block(patches, parameters), atol=1e-5
+        )
+
+
+def group_norm(x, parameters):
+    """Of one sequence [L, C], in 32 groups of channels over all places."""
+    groups = x.reshape(len(x), 32, -1)
+    mean = groups.mean((0, 2), keepdims=True)
+    variance = groups.var((0, 2), keepdims=True)
+    normalized = ((groups - mean) / np.sqrt(variance + 1e-6)).reshape(x.shape)
+    return normalized * parameters["scale"] + parameters["bias"]
+
+
+def relative_attention(x, parameters, heads):
+    """Equation 4 of arXiv 2003.07853 on one sequence [L, C], place by place."""
+    length, width = x.shape[0], x.shape[1] // heads
+    projected = group_norm(x @ parameters["kernel"], parameters["norm_projection"])
+    result, all_weights = np.zeros_like(x), np.zeros((heads, length, length))
+    for head in range(heads):
+        features = projected[:, 2 * width * head : 2 * width * (head + 1)]
+        parts = (width // 2, width)
+        query, key, value = np.split(features, parts, axis=1)
+        query_table, key_table, value_table = np.split(
+            parameters["relative_positions"], parts, axis=1
+        )
+        for i in range(length):
+            offsets = [length - 1 + i - j for j in range(length)]
+            logits = [
+                query[i] @ key[j] + query[i] @ key_table[r] + key[j] @ query_table[r]
+                for j, r in enumerate(offsets)
+            ]
+            weights = softmax(np.array(logits))
+            all_weights[head, i] = weights
+            output = sum(w * (value[j] + value_table[offsets[j]]) for j, w in enumerate(weights))
+            result[i, width * head : width * (head + 1)] = output
+    return group_norm(result, parameters["norm_out"]), all_weights
+
+
+def test_relative_attention_of_an_axial_resnet_equals_the_reference():
+    options = {"image_size": (16, 24), "stage_depths": (1,), "num_classes": 3, "num_heads": 2}
+    model = filled_model("AxialResNet50", **options)
+    module = model.trunk.stage1["unit01"].row_attention
+    x = np.random.default_rng(0).normal(size=(2, 6, 64)).astype(np.float32)
+    outputs, weights = nnx.jit(lambda module, x: module(x))(module, x)
+    for image in range(2):
+        expected = relative_attention(np.float64(x[image]), parameters_of(module), heads=2)
+        np.testing.assert_allclose(outputs[image], expected[0], atol=1e-4)
+        np.testing.assert_allclose(weights[image], expected[1], atol=1e-5)
