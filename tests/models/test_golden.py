@@ -156,6 +156,13 @@ def test_logits_and_gradients_equal_the_reference(name):
         atol = 1e-4 * np.abs(golden["logits"]).max()
     np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=atol)
     np.testing.assert_allclose(value, golden["softmax_loss"], rtol=0, atol=atol)
+    if "sigmoid_loss" in golden:
+        sigmoid_loss = optax.sigmoid_binary_cross_entropy(
+            logits, jax.nn.one_hot(golden["labels"], logits.shape[-1])
+        )
+        np.testing.assert_allclose(
+            sigmoid_loss.sum(-1).mean(), golden["sigmoid_loss"], rtol=1e-5, atol=atol
+        )
     if "pre_logits" in golden:
         np.testing.assert_allclose(
             intermediates["pre_logits"], golden["pre_logits"], rtol=0, atol=atol

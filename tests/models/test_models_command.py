@@ -43,6 +43,11 @@ def test_a_size_that_a_model_does_not_take_is_reported_and_the_rest_printed(caps
     assert "378 and 392" in captured.err
 
 
+def test_a_size_that_no_model_takes_is_an_error(capsys):
+    assert main(["ViT-H/14", "--image_size", "100"]) == 2
+    assert "ViT-H/14: model.image_size 100 (height) is not divisible" in capsys.readouterr().err
+
+
 def test_an_unlisted_patch_size_is_a_model_and_nonsense_is_not(capsys):
     assert main(["ViT-Ti/2", "--image_size", "32"]) == 0
     assert "ViT-Ti/2" in capsys.readouterr().out

@@ -183,6 +183,13 @@ REFUSED = {
     "model.positions='2d': must be one of learned_1d, learned_2d": {"positions": "2d"},
     "model.pooling='gap': must be one of token, average, attention": {"pooling": "gap"},
     "model.stochastic_depth_rate=1.0: must be in [0, 1)": {"stochastic_depth_rate": 1.0},
+    "model.stochastic_depth_rate=-0.1: must be a number and at least 0": {
+        "stochastic_depth_rate": -0.1
+    },
+    "model.layer_scale=-1: must be a number and at least 0": {"layer_scale": -1},
+    "model.position_std=inf: must be a number and at least 0": {"position_std": float("inf")},
+    "model.image_size=22.4: must be a positive integer or a pair": {"image_size": 22.4},
+    "model.image_size=None: must be a positive integer or a pair": {"image_size": None},
     "model.num_registers=-1: must be an integer and at least 0": {"num_registers": -1},
     "model.image_size 10 (height) is not divisible by model.patch_size 4": {"image_size": 10},
     "the nearest sizes that are: 8 and 12": {"image_size": (12, 10)},
@@ -210,7 +217,9 @@ def test_what_makes_no_sense_is_refused_by_name(message):
         ("BiT-R50x1", {"width_factor": 0.3}, "model.width_factor=0.3: 64 times it must be"),
         ("BiT-R50x1", {"pool_padding": "same"}, "must be one of zeros, infinity"),
         ("R+ViT-Ti/16", {"image_size": 100}, "patch_size 8 times the stem's 4: the nearest sizes"),
-        ("R50+ViT-B/16", {"stem_width_factor": 0.1}, "64 times it must be a multiple of 32"),
+        ("BiT-R50x1", {"width_factor": 1.01}, "model.width_factor=1.01: 64 times it must be"),
+        ("R50+ViT-B/16", {"stem_width_factor": 0.1}, "model.stem_width_factor=0.1: 64 times it"),
+        ("R50+ViT-B/16", {"stem_depths": (3, 0)}, "model.stem_depths=(3, 0): must be positive"),
         ("Mixer-B/16", {"image_size": 100}, "not divisible by model.patch_size 16"),
     ],
 )

@@ -41,6 +41,24 @@ def test_dropout_zeroes_elements_and_keeps_the_mean():
     assert dropout(x, 0.25, None) is x
 
 
+def test_what_is_kept_is_rescaled_in_float32():
+    x = jnp.full((64, 64), 100, jnp.bfloat16)
+    expected = jnp.float32(100 / 0.9).astype(jnp.bfloat16)  # 100 / bfloat16(0.9) rounds to more.
+    for dropped in (
+        dropout(x, 0.1, jax.random.key(0)),
+        stochastic_depth(x, jnp.float32(0.1), jax.random.key(0)),
+    ):
+        assert dropped.dtype == jnp.bfloat16
+        assert set(np.unique(dropped.astype(jnp.float32))) == {0, float(expected)}
+
+
+def test_the_norm_after_pooling_keeps_float32_in_a_bfloat16_model():
+    options = {**TINY, "pooling": "average", "norm_after_pooling": True}
+    model = filled_model("ViT-B/16", **options, dtype="bfloat16")
+    values = intermediates(model, random_images(model.options), "pre_logits")["pre_logits"]
+    assert (values.astype(jnp.bfloat16) != values).any()
+
+
 def test_stochastic_depth_drops_whole_images_and_keeps_the_mean():
     x = jnp.ones((4000, 3, 5))
     dropped = np.asarray(stochastic_depth(x, jnp.float32(0.25), jax.random.key(0)))

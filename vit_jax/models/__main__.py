@@ -77,13 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         writer.writerow(Row._fields)
     else:
         print(TEXT_ROW.format("name", "parameters", "GMACs", "tokens", "input size"))
+    rows = 0
     for row in describe_all(names, flags.image_size):
+        rows += 1
         if flags.csv:
             writer.writerow(row._replace(gmacs=round(row.gmacs, 4)))
         else:
             counts = (f"{row.parameters:,}", f"{row.gmacs:,.2f}", row.tokens or "–")
             print(TEXT_ROW.format(row.name, *counts, row.input_size), flush=True)
-    return 0
+    return 0 if rows else 2
 
 
 if __name__ == "__main__":

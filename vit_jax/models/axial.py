@@ -36,7 +36,7 @@ from vit_jax.models.base import (
 )
 from vit_jax.models.layers import lecun_normal, split
 from vit_jax.models.positions import EVERY_LAYER, RELATIVE
-from vit_jax.models.resnet import GroupNorm, ResNet, ResNetOptions, StandardizedConv, UnitShape
+from vit_jax.models.resnet import GroupNorm, PostActivationUnit, ResNet, ResNetOptions, UnitShape
 from vit_jax.models.vit import AVERAGE_POOLING, Block, VisionTransformer, ViTOptions
 
 
@@ -160,7 +160,9 @@ class RelativeAttention(nnx.Module):
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """[B, L, C] -> [B, L, C], and the weights [B, heads, L, L] float32."""
         length, half = x.shape[1], x.shape[2] // (2 * self.num_heads)
-        projected = self.norm_projection(x @ self.kernel[...].astype(self.dtype))
+        kernel = self.kernel[...].astype(self.dtype)
+        projected = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+        projected = self.norm_projection(projected)
         projected = rearrange(projected, "b l (h c) -> b l h c", h=self.num_heads)
         query, key, value = jnp.split(projected, (half, 2 * half), axis=-1)
         offsets = np.arange(length)[:, None] - np.arange(length) + length - 1
@@ -175,27 +177,21 @@ class RelativeAttention(nnx.Module):
         )
         weights = jax.nn.softmax(logits)
         rounded = weights.astype(self.dtype)
-        y = jnp.einsum("bhij,bjhc->bihc", rounded, value)
-        y = y + jnp.einsum("bhij,ijc->bihc", rounded, value_position)
+        y = jnp.einsum("bhij,bjhc->bihc", rounded, value, preferred_element_type=jnp.float32)
+        y = y + jnp.einsum(
+            "bhij,ijc->bihc", rounded, value_position, preferred_element_type=jnp.float32
+        )
         return self.norm_out(rearrange(y, "b l h c -> b l (h c)")), weights
 
 
-class AxialUnit(nnx.Module):
+class AxialUnit(PostActivationUnit):
     """The post-activation unit, with attention along both axes in place of its 3×3 convolution."""
 
-    def __init__(self, shape: UnitShape, options: AxialResNetOptions, rngs: nnx.Rngs):
-        width, out = shape.width, shape.out_channels
-        self.conv1 = StandardizedConv((1, 1, shape.channels, width), options, rngs)
-        self.norm1 = GroupNorm(width, options)
-        self.column_attention = RelativeAttention(shape.size[0], width, options, rngs)
-        self.row_attention = RelativeAttention(shape.size[1], width, options, rngs)
-        self.conv3 = StandardizedConv((1, 1, width, out), options, rngs)
-        self.norm3 = GroupNorm(out, options, scale=0.0)  # Each unit starts as its shortcut.
-        self.projects, self.stride = shape.projects, shape.stride
-        if shape.projects:
-            kernel = (1, 1, shape.channels, out)
-            self.projection = StandardizedConv(kernel, options, rngs, shape.stride)
-            self.norm_projection = GroupNorm(out, options)
+    def init_middle(self, shape: UnitShape, options: AxialResNetOptions, rngs: nnx.Rngs) -> None:
+        """Makes the attention along both axes."""
+        self.column_attention = RelativeAttention(shape.size[0], shape.width, options, rngs)
+        self.row_attention = RelativeAttention(shape.size[1], shape.width, options, rngs)
+        self.stride = shape.stride
 
     def __call__(self, x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """[B, H, W, C] -> [B, H', W', 4 · width], and the weights along rows and columns."""

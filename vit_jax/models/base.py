@@ -1,6 +1,7 @@
 """What every family shares: the options the trainer knows, the call, the head, the intermediates."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -156,7 +157,7 @@ class ImageClassifier(nnx.Module):
 
 def as_pair(name: str, size: int | tuple[int, int]) -> tuple[int, int]:
     """`size` as (height, width); raises ConfigError for anything but positive integers."""
-    pair = (size, size) if isinstance(size, int) else tuple(size)
+    pair = tuple(size) if isinstance(size, list | tuple) else (size, size)
     if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
         raise ConfigError(f"model.{name}={size!r}: must be a positive integer or a pair of them.")
     return pair
@@ -181,10 +182,19 @@ def require_one_of(options: ModelOptions, **allowed: Any) -> None:
             )
 
 
+def require_not_negative(options: ModelOptions, *fields: str) -> None:
+    """Raises ConfigError unless each field is a finite number and at least 0."""
+    for field in fields:
+        value = getattr(options, field)
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise ConfigError(f"model.{field}={value!r}: must be a number and at least 0.")
+
+
 def require_rates(options: ModelOptions, *fields: str) -> None:
     """Raises ConfigError unless each field is in [0, 1)."""
+    require_not_negative(options, *fields)
     for field in fields:
-        if not 0 <= getattr(options, field) < 1:
+        if getattr(options, field) >= 1:
             raise ConfigError(f"model.{field}={getattr(options, field)}: must be in [0, 1).")
 
 

@@ -11,8 +11,8 @@ import dataclasses
 import jax
 from flax import nnx
 
-from vit_jax.models.base import unconstrained
-from vit_jax.models.resnet import PostActivationUnit, ResNetOptions, Trunk
+from vit_jax.models.base import Constrain, unconstrained
+from vit_jax.models.resnet import PostActivationUnit, ResNetOptions, Trunk, check_stages
 from vit_jax.models.vit import VisionTransformer, ViTOptions
 
 
@@ -25,8 +25,8 @@ class HybridOptions(ViTOptions):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stem_depths", tuple(self.stem_depths))
+        check_stages(self, "stem_depths", "stem_width_factor")
         super().__post_init__()
-        _ = self.stem  # Raises ConfigError if the stem cannot be built.
 
     @property
     def stem(self) -> ResNetOptions:
@@ -64,7 +64,7 @@ class Hybrid(VisionTransformer):
         super().__init__(options, rngs)
         self.stem = Trunk(options.stem, PostActivationUnit, rngs)
 
-    def embed_patches(self, images: jax.Array) -> jax.Array:
+    def embed_patches(self, images: jax.Array, constrain: Constrain = unconstrained) -> jax.Array:
         """Images [B, H, W, C] -> patches of the stem's map [B, N, D], row by row."""
-        feature_map, _ = self.stem(images, unconstrained)
+        feature_map, _ = self.stem(images, constrain)
         return self.embedding(feature_map)

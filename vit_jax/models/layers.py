@@ -48,7 +48,8 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     if key is None or rate == 0:
         return x
     keep = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(keep, x / (1 - rate), 0)
+    scaled = (x / jnp.float32(1 - rate)).astype(x.dtype)  # bfloat16 would divide by 0.8984 for 0.9.
+    return jnp.where(keep, scaled, 0)
 
 
 def stochastic_depth(x: jax.Array, rate: jax.Array | None, key: jax.Array | None) -> jax.Array:
@@ -59,7 +60,7 @@ def stochastic_depth(x: jax.Array, rate: jax.Array | None, key: jax.Array | None
     if key is None or rate is None:
         return x
     keep = jax.random.bernoulli(key, 1 - rate, (len(x),) + (1,) * (x.ndim - 1))
-    return jnp.where(keep, x / (1 - rate).astype(x.dtype), 0)
+    return jnp.where(keep, (x / (1 - rate)).astype(x.dtype), 0)
 
 
 def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:

@@ -85,15 +85,7 @@ class ResNetOptions(ModelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "stage_depths", tuple(self.stage_depths))
-        if not all(isinstance(depth, int) and depth > 0 for depth in self.stage_depths):
-            raise ConfigError(
-                f"model.stage_depths={self.stage_depths}: must be positive integers, one a stage."
-            )
-        if self.root_width % NUM_GROUPS or self.root_width == 0:
-            raise ConfigError(
-                f"model.width_factor={self.width_factor}: 64 times it must be a multiple of "
-                f"{NUM_GROUPS}, the groups of the norms."
-            )
+        check_stages(self, "stage_depths", "width_factor")
         require_one_of(self, pool_padding=POOL_PADDINGS)
 
     @property
@@ -136,6 +128,18 @@ class ResNetOptions(ModelOptions):
         projection = unit.channels * unit.out_channels if unit.projects else 0
         per_output = 9 * unit.width**2 + unit.width * unit.out_channels + projection
         return before * unit.channels * unit.width + after * per_output
+
+
+def check_stages(options: ModelOptions, depths_field: str, factor_field: str) -> None:
+    """Raises ConfigError unless stages of these depths and this width can be built."""
+    depths, factor = getattr(options, depths_field), getattr(options, factor_field)
+    if not all(isinstance(depth, int) and depth > 0 for depth in depths):
+        raise ConfigError(f"model.{depths_field}={depths}: must be positive integers, one a stage.")
+    if not isinstance(factor, int | float) or factor <= 0 or 64 * factor % NUM_GROUPS:
+        raise ConfigError(
+            f"model.{factor_field}={factor!r}: 64 times it must be a multiple of {NUM_GROUPS}, "
+            "the groups of the norms."
+        )
 
 
 class GroupNorm(nnx.Module):
@@ -213,8 +217,7 @@ class PostActivationUnit(nnx.Module):
         width, out = shape.width, shape.out_channels
         self.conv1 = StandardizedConv((1, 1, shape.channels, width), options, rngs)
         self.norm1 = GroupNorm(width, options)
-        self.conv2 = StandardizedConv((3, 3, width, width), options, rngs, shape.stride)
-        self.norm2 = GroupNorm(width, options)
+        self.init_middle(shape, options, rngs)
         self.conv3 = StandardizedConv((1, 1, width, out), options, rngs)
         self.norm3 = GroupNorm(out, options, scale=0.0)  # Each unit starts as its shortcut.
         self.projects = shape.projects
@@ -222,6 +225,12 @@ class PostActivationUnit(nnx.Module):
             kernel = (1, 1, shape.channels, out)
             self.projection = StandardizedConv(kernel, options, rngs, shape.stride)
             self.norm_projection = GroupNorm(out, options)
+
+    def init_middle(self, shape: UnitShape, options: ResNetOptions, rngs: nnx.Rngs) -> None:
+        """Makes what mixes places, between the two 1×1 convolutions."""
+        kernel = (3, 3, shape.width, shape.width)
+        self.conv2 = StandardizedConv(kernel, options, rngs, shape.stride)
+        self.norm2 = GroupNorm(shape.width, options)
 
     def __call__(self, x: jax.Array) -> tuple[jax.Array, None]:
         """[B, H, W, C] -> [B, H', W', 4 · width], and no attention weights."""

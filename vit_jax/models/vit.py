@@ -25,6 +25,7 @@ from vit_jax.models.base import (
     ImageClassifier,
     mean_pool,
     require_at_least,
+    require_not_negative,
     require_one_of,
     require_rates,
     unconstrained,
@@ -94,6 +95,7 @@ class ViTOptions(PatchOptions):
         super().__post_init__()
         require_at_least(self, 1, "depth", "mlp_width", "num_heads", "scan_unroll")
         require_at_least(self, 0, "num_registers", "representation_size")
+        require_not_negative(self, "position_std", "layer_scale")
         require_rates(
             self,
             *("dropout_rate", "attention_dropout_rate"),
@@ -195,8 +197,8 @@ class Block(nnx.Module):
             options.width, options.mlp_width, options, rngs, dropout_rate=options.dropout_rate
         )
         if options.layer_scale:
-            self.layer_scale1 = nnx.Param(jnp.full(options.width, options.layer_scale))
-            self.layer_scale2 = nnx.Param(jnp.full(options.width, options.layer_scale))
+            self.layer_scale1 = nnx.Param(jnp.full(options.width, options.layer_scale, jnp.float32))
+            self.layer_scale2 = nnx.Param(jnp.full(options.width, options.layer_scale, jnp.float32))
         if options.position_placement == EVERY_LAYER:
             self.position_embedding = learned_positions(options, rngs)
 
@@ -258,7 +260,8 @@ class VisionTransformer(ImageClassifier):
                 self.position_embedding = learned
         make_blocks = nnx.vmap(lambda rngs: self.BLOCK(options, rngs), axis_size=options.depth)
         self.blocks = make_blocks(rngs.split(options.depth))
-        self.norm = layer_norm(options.width, options, rngs)
+        kept = {"dtype": "float32"} if options.norm_after_pooling else {}  # It ends in the head.
+        self.norm = layer_norm(options.width, dataclasses.replace(options, **kept), rngs)
         if options.pooling == ATTENTION_POOLING:
             self.attention_pooling = AttentionPooling(options, rngs)
         if options.representation_size:
@@ -275,13 +278,13 @@ class VisionTransformer(ImageClassifier):
     ) -> tuple[jax.Array, dict[str, Any]]:
         """See `ImageClassifier.features`."""
         embed_key, encode_key = split(key, 2)
-        patches = self.embed_patches(images)
+        patches = self.embed_patches(images, constrain)
         tokens = constrain(self.embed_sequence(patches, embed_key))
         tokens, captured = self.encode(tokens, encode_key, constrain, capture)
         return self.pool(tokens), {PATCH_EMBEDDINGS: patches, **captured}
 
-    def embed_patches(self, images: jax.Array) -> jax.Array:
-        """Images [B, H, W, C] -> patches [B, N, D], row by row."""
+    def embed_patches(self, images: jax.Array, constrain: Constrain = unconstrained) -> jax.Array:
+        """Images [B, H, W, C] -> patches [B, N, D], row by row; `constrain` is for a stem's maps."""
         return self.embedding(images)
 
     def embed_sequence(self, patches: jax.Array, key: jax.Array | None = None) -> jax.Array:
@@ -340,8 +343,8 @@ class VisionTransformer(ImageClassifier):
             pooled = mean_pool(tokens[:, options.num_prefix_tokens :])
         else:
             pooled = self.attention_pooling(tokens[:, options.num_prefix_tokens :])
-        pooled = self.norm(pooled) if options.norm_after_pooling else pooled
         pooled = pooled.astype(jnp.float32)
+        pooled = self.norm(pooled) if options.norm_after_pooling else pooled
         return jnp.tanh(self.pre_logits(pooled)) if options.representation_size else pooled
 
 
