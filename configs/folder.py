@@ -22,7 +22,6 @@ def get_config(folder: str = "") -> ConfigDict:
     config.data.source = f"folder:{folder}"
     config.data.train_crop_area = (0.2, 1.0)
     config.model.name = "ViT-S/16"
-    config.model.dropout_rate = 0.1
     config.batch_size = 64
     config.total_epochs = 50.0
     config.warmup_epochs = 5.0

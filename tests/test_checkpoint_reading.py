@@ -1,5 +1,7 @@
 """Reading checkpoints from elsewhere: parameters alone, other processes' runs, older versions."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,3 +92,15 @@ def test_a_checkpoint_of_format_version_1_is_still_read():
     np.testing.assert_allclose(found, logits, rtol=0, atol=1e-5)
     assert len(model_file.class_names) == 10
     assert everything_in(CHECKPOINT_V1) == before
+
+
+@pytest.mark.parametrize("damage", ["params", "optimizer", "format", "params/d"])
+def test_a_damaged_checkpoint_is_named(tmp_path, damage):
+    state = make_state()
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state, {})
+    checkpoints.close()
+    shutil.rmtree(tmp_path / "checkpoints" / "1" / damage)
+    shutil.rmtree(tmp_path / "checkpoints" / "1" / "params" / "ocdbt.process_0", ignore_errors=True)
+    with pytest.raises(CheckpointError, match="checkpoints/1 is damaged"):
+        Checkpoints(tmp_path, read_only=True).restore(1, state)

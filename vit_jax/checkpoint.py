@@ -4,10 +4,11 @@
 Each is a nested dict of arrays under our own names, so that no library's classes are on the disk.
 """
 
+import contextlib
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from vit_jax.optimizer import path_name
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+REPAIR = "Remove that folder to go on from an earlier checkpoint, or choose another --workdir."
 ARRAY_ITEMS = ("params", "optimizer", "ema")
 
 
@@ -145,7 +147,7 @@ class Checkpoints:
         the saved state does not have the names and shapes that are asked for.
         """
         wanted = {"params": like.params, "optimizer": to_nested(like.opt_state)}
-        has_ema = self._manager.item_metadata(step).get("ema") is not None
+        has_ema = self._items(step).get("ema") is not None
         if like.ema is not None and has_ema:
             wanted["ema"] = like.ema
         restored = self._restore_items(step, wanted)
@@ -157,24 +159,33 @@ class Checkpoints:
         opt_state = from_nested(restored["optimizer"], like.opt_state)
         return TrainState(counter, restored["params"], opt_state, ema)
 
+    def _items(self, step: int) -> Mapping[str, Any]:
+        """The items of a checkpoint, and the names and shapes of their arrays."""
+        with _readable(f"{self._manager.directory}/{step}"):
+            return self._manager.item_metadata(step)
+
     def _restore_items(self, step: int, wanted: dict[str, dict]) -> dict[str, dict]:
         place, read_json = f"{self._manager.directory}/{step}", ocp.args.JsonRestore()
-        described = self._manager.restore(step, args=ocp.args.Composite(format=read_json))
+        with _readable(place):
+            described = self._manager.restore(step, args=ocp.args.Composite(format=read_json))
         version = described["format"]["format_version"]
         if version > FORMAT_VERSION:
             raise CheckpointError(
                 f"{place} has format version {version}, written by a newer vit_jax; this one reads "
                 f"up to {FORMAT_VERSION}: upgrade it."
             )
-        metadata = self._manager.item_metadata(step)
+        metadata = self._items(step)
         for item, like in wanted.items():
+            if not metadata.get(item):
+                raise CheckpointError(f"{place} is damaged: it has no readable {item}. {REPAIR}")
             _check_same(f"{place}/{item}", metadata[item], like)
         items = {item: ocp.args.StandardRestore(like) for item, like in wanted.items()}
-        return dict(self._manager.restore(step, args=ocp.args.Composite(**items)).items())
+        with _readable(place):
+            return dict(self._manager.restore(step, args=ocp.args.Composite(**items)).items())
 
     def restore_item(self, step: int, item: str) -> dict:
         """One of `ARRAY_ITEMS` of `step` as it was saved, on this process's first device."""
-        metadata = self._manager.item_metadata(step).get(item)
+        metadata = self._items(step).get(item)
         if metadata is None:
             reason = " (config.ema_decay was 0)" if item == "ema" else ""
             raise CheckpointError(f"{self._manager.directory}/{step} has no {item}{reason}.")
@@ -192,6 +203,16 @@ class Checkpoints:
     def close(self) -> None:
         """Waits for the checkpoint being saved and closes the files."""
         self._manager.close()
+
+
+@contextlib.contextmanager
+def _readable(place: str) -> Iterator[None]:
+    """Turns what libraries say of damaged files into one message."""
+    try:
+        yield
+    except (KeyError, ValueError, OSError, TypeError) as error:
+        reason = str(error).splitlines()[0][:150]
+        raise CheckpointError(f"{place} is damaged ({reason}). {REPAIR}") from error
 
 
 def _score(metrics: Mapping[str, float]) -> float:

@@ -62,6 +62,8 @@ def _run_config_file(path: str) -> ConfigDict:
     file, *arguments = path.split(":", 1)
     if not os.path.isfile(file):
         raise ConfigError(f"--config={path}: there is no file {file}.")
+    if not file.endswith(".py"):
+        raise ConfigError(f"--config={path}: {file} is not a Python file (.py).")
     spec = importlib.util.spec_from_file_location("config_file", file)
     module = importlib.util.module_from_spec(spec)
     try:

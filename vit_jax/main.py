@@ -47,7 +47,7 @@ def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]
         if "=" not in override:
             raise ConfigError(f"{OVERRIDE}{override}: expected {OVERRIDE}KEY=VALUE.")
     flags = parser.parse_args([text for text in arguments if not text.startswith(OVERRIDE)])
-    if flags.workdir is None and not flags.dry_run:
+    if not flags.workdir and not flags.dry_run:
         raise ConfigError("Name a directory for the run's files: --workdir=DIR.")
     return flags, overrides
 

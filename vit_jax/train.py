@@ -417,8 +417,8 @@ def train(
                 with log.paused():
                     results = evaluate(state)
                 log.write(step, results)
-            stopping = stop.is_set()
-            if due(step, durations.checkpoint_every) or checkpoints.is_best(results) or stopping:
+            best, stopping = checkpoints.is_best(results), stop.is_set()
+            if best or stopping or due(step, durations.checkpoint_every):
                 log.drain()
                 with log.paused():
                     log.flush()
