@@ -24,12 +24,12 @@ def get_config() -> ConfigDict:
     config.model.pooling = "average"
     config.model.position_std = 0.5  # At 0.02 so small a model learns positions too slowly.
     config.batch_size = 128
-    config.total_steps = 500
+    config.total_steps = 400
     config.warmup_steps = 50
     config.eval_every_steps = 100
     config.checkpoint_every_steps = 100
     config.log_every_steps = 50
-    config.optimizer.learning_rate = 2e-3
+    config.optimizer.learning_rate = 1.5e-3
     config.optimizer.weight_decay = 0.1
     config.optimizer.grad_clip_norm = 1.0
     return config

@@ -81,7 +81,7 @@ def test_unknown_keys_and_wrong_types_are_named(override, message):
 
 
 def test_a_duration_replaces_the_files_in_other_units():
-    assert load_config(DIGITS).total_steps == 500
+    assert load_config(DIGITS).total_steps == 400
     config = load_config(DIGITS, ["total_examples=1000", "warmup_steps=3"])
     assert (config.total_examples, config.total_epochs, config.total_steps) == (1000, 0, 0)
     assert (config.warmup_steps, config.warmup_epochs) == (3, 0)

@@ -187,7 +187,7 @@ def test_datasets_without_a_public_copy_ask_for_a_source(dataset, tmp_path):
         (
             digits.get_config(),
             1_437,
-            500,
+            400,
             (4 + 1 + 16) * 64 + 4 * (4 * 64 * 65 + 2 * 64 * 128 + 192 + 256) + 128 + 650,
         ),
         (
