@@ -13,6 +13,7 @@ from vit_jax import sharding, train
 from vit_jax.checkpoint import TrainState, restore_params
 from vit_jax.config import default_config, durations, model_options
 from vit_jax.data.dataset import open_dataset, train_batches
+from vit_jax.forward import make_forward
 from vit_jax.model_file import Preprocessing
 from vit_jax.optimizer import build_optimizer
 from vit_jax.schedules import make_schedule
@@ -44,7 +45,8 @@ class Setup:
         initialize = train.make_initializer(config, self.options, self.optimizer)
         self.abstract = train.abstract_state(initialize, config.seed, mesh)
         self.state = train.initial_state(initialize, config.seed, self.abstract)
-        forward = train.make_forward(config.model.name, self.options, Preprocessing(), mesh)
+        structure = train.model_structure(config.model.name, self.options)
+        forward = make_forward(structure, Preprocessing(), mesh)
         self.step = train.make_train_step(
             config, forward, self.optimizer, self.schedule, self.abstract, mesh
         )

@@ -21,6 +21,7 @@ from vit_jax.checkpoint import Checkpoints, TrainState
 from vit_jax.data.dataset import Batch, Dataset, eval_batches, open_dataset, train_batches
 from vit_jax.errors import CheckpointError
 from vit_jax.evaluators.classification import ClassificationEvaluator
+from vit_jax.forward import Forward, make_forward
 from vit_jax.losses import LOSSES
 from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_model_file
 from vit_jax.models import registry
@@ -37,7 +38,6 @@ logger = logging.getLogger(__name__)
 STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters.
 SAMPLE_IMAGES = 16  # Of the first batch, written to TensorBoard.
 
-Forward = Callable[..., jax.Array]  # (params, images uint8, key=None) -> logits [B, K]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 Evaluate = Callable[[TrainState], dict[str, float]]
 
@@ -101,7 +101,7 @@ def run(
     if jax.process_index() == 0:
         write_model_file(directory, file)
 
-    forward = make_forward(file.name, options, file.preprocessing, mesh)
+    forward = make_forward(model_structure(file.name, options), file.preprocessing, mesh)
     train_step = make_train_step(config, forward, optimizer, schedule, abstract, mesh)
     evaluate = make_evaluate(config, dataset, forward, mesh)
     log = StepLog(
@@ -155,21 +155,10 @@ def preprocessing_of(data: ConfigDict) -> Preprocessing:
     )
 
 
-def make_forward(name: str, options: Any, preprocessing: Preprocessing, mesh: Mesh) -> Forward:
-    """The function (params, images uint8 [B, H, W, C], key=None) -> logits [B, K] float32."""
+def model_structure(name: str, options: Any) -> nnx.GraphDef:
+    """The model without its parameters."""
     key = jax.random.key(0)
-    graphdef, _ = nnx.split(nnx.eval_shape(lambda: registry.build_model(name, key, options)))
-    mean, std = np.float32(preprocessing.mean), np.float32(preprocessing.std)
-    rows = sharding.batch_sharding(mesh)
-
-    def constrain(activations: jax.Array) -> jax.Array:
-        return jax.lax.with_sharding_constraint(activations, rows)
-
-    def forward(params: dict, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        normalized = (images.astype(jnp.float32) / 255 - mean) / std
-        return nnx.merge(graphdef, params)(normalized, key=key, constrain=constrain)
-
-    return forward
+    return nnx.split(nnx.eval_shape(lambda: registry.build_model(name, key, options)))[0]
 
 
 # --------------------------------------------------------------------------------------- state
