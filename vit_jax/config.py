@@ -88,6 +88,7 @@ def default_config() -> ConfigDict:
     data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
     data.train_split = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     data.eval_split = ""  # "": the source's own evaluation split.
+    data.classes = ()  # Only these, by name and in this order; (): all of them.
     data.num_train_examples = 0  # 0: ask the data. Presets state it, to plan without data.
     data.num_eval_examples = 0  # Only `fake` data needs it.
     data.held_out_fraction = 0.1  # Evaluation share of a folder without split folders.

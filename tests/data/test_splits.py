@@ -1,8 +1,10 @@
 import dataclasses
+import pickle
 
 import pytest
 
-from vit_jax.data.splits import Example, open_split
+from vit_jax.data.sources import open_source
+from vit_jax.data.splits import Example, open_split, select_classes
 from vit_jax.errors import ConfigError, DataError
 
 
@@ -111,3 +113,36 @@ def test_boundaries_outside(split):
 def test_nothing_left(split):
     with pytest.raises(DataError, match="holds no examples"):
         names(split)
+
+
+def test_selected_classes_are_labelled_in_the_order_given():
+    selected = select_classes(Numbers("train", 7), ("odd",), "here")
+    assert selected.class_names == ("odd",)
+    assert [selected[i].name for i in range(len(selected))] == ["train/1", "train/3", "train/5"]
+    assert {selected[i].label for i in range(len(selected))} == {0}
+    swapped = pickle.loads(pickle.dumps(select_classes(Numbers("train", 5), ("odd", "even"), "x")))
+    assert [swapped[i].label for i in range(5)] == [1, 0, 1, 0, 1]
+
+
+def test_slices_count_selected_classes_only(data):
+    data.source, data.classes = "digits", ("7", "3")
+    source = open_source(data, "train[:20]", image_size=(8, 8), channels=1, num_classes=0)
+    everything = data.copy_and_resolve_references()
+    everything.classes = ()
+    train = open_source(everything, "train", image_size=(8, 8), channels=1, num_classes=0)
+    expected = [
+        (example.name, (7, 3).index(example.label))
+        for example in (train[index] for index in range(len(train)))
+        if example.label in (7, 3)
+    ]
+    assert [(source[i].name, source[i].label) for i in range(20)] == expected[:20]
+    assert source.class_names == ("7", "3")
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [(("even", "prime"), "'prime' is not a class; here has even, odd"), (("odd", "odd"), "twice")],
+)
+def test_unknown_classes_are_refused(classes, message):
+    with pytest.raises(DataError, match=message):
+        select_classes(Numbers("train", 5), classes, "here")

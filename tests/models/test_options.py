@@ -1,4 +1,4 @@
-"""Combinations of a Vision Transformer's options: those that make sense train, the rest are refused."""
+"""Combinations of options: those that make sense train, the rest are refused."""
 
 import functools
 import itertools
@@ -39,16 +39,38 @@ CHOICES = {
     "stochastic_depth_schedule": ("linear", "constant"),
     "patch_dropout_rate": (0.0, 0.3),
     "dropout_rate": (0.0, 0.1),
+    "attention_dropout_rate": (0.0, 0.1),
+    "gelu": ("tanh", "erf"),
+    "dtype": ("float32", "bfloat16"),
+    "remat": ("none", "dots", "full"),
+    "scan_unroll": (1, 2),
+}
+FAMILIES = {  # What makes a tiny model of each.
+    "ViT-B/16": {},
+    "R50+ViT-B/16": {"patch_size": 1, "stem_depths": (1,), "stem_width_factor": 0.5},
+    "Axial-ViT-B/16": {},
 }
 
 
-def makes_sense(options):
+def makes_sense(options, name="ViT-B/16"):
     positions, placement = options["positions"], options["position_placement"]
     return not (
         (options["pooling"] == "token" and options["class_token"] is False)
         or (positions in ("none", "relative") and placement != "stem")
         or (positions == "sincos_2d" and placement == "every_layer")
         or (options["patch_dropout_rate"] and (placement != "stem" or positions == "relative"))
+        or (name == "Axial-ViT-B/16" and not makes_sense_on_a_grid(options))
+    )
+
+
+def makes_sense_on_a_grid(options):
+    return not (
+        options["pooling"] == "token"
+        or options["class_token"]
+        or options["num_registers"]
+        or options["positions"] == "relative"
+        or options["position_placement"] == "every_layer"
+        or options["patch_dropout_rate"]
     )
 
 
@@ -57,11 +79,11 @@ def combinations(*names):
         yield dict(zip(names, values, strict=True))
 
 
-def all_pairs():
+def all_pairs(name):
     """Few combinations that make sense, which together have every pair of choices that does."""
     rng = random.Random(0)
-    drawn = ({name: rng.choice(values) for name, values in CHOICES.items()} for _ in range(1000))
-    sample = [options for options in drawn if makes_sense(options)]
+    drawn = ({key: rng.choice(values) for key, values in CHOICES.items()} for _ in range(9000))
+    sample = list(itertools.islice((drawn for drawn in drawn if makes_sense(drawn, name)), 500))
     pairs = [set(itertools.combinations(options.items(), 2)) for options in sample]
     missing, chosen = set().union(*pairs), []
     while missing:
@@ -80,7 +102,8 @@ EACH_CHOICE_ONCE = [
     | {"norm_after_pooling": True, "query_key_norm": True, "num_registers": 2},
     {"positions": "relative", "pooling": "average", "class_token": False, "dropout_rate": 0.1}
     | {"stochastic_depth_rate": 0.2, "stochastic_depth_schedule": "constant"},
-    {"positions": "none", "num_registers": 2, "prefix_positions": False, "layer_scale": 0.1},
+    {"positions": "none", "num_registers": 2, "prefix_positions": False, "layer_scale": 0.1}
+    | {"gelu": "erf", "attention_dropout_rate": 0.1, "remat": "dots", "scan_unroll": 2},
 ]
 TABLE_8 = [  # Positions and placements with every pooling and head.
     options
@@ -102,9 +125,9 @@ def train_step(graphdef, state, images, labels, key):
 UNSEEN = (("key", "bias"), ("key_norm", "bias"))  # Softmax does not see what all keys share.
 
 
-def check_training(options):
+def check_training(options, name="ViT-B/16"):
     """Three steps move every parameter and end on a finite loss."""
-    model = fill(abstract_model("ViT-B/16", **TINY, **options))
+    model = fill(abstract_model(name, **{**TINY, **FAMILIES[name], **options}))
     images, labels = random_images(model.options, batch_size=4), np.array([0, 1, 2, 0])
     graphdef, first = nnx.split(model)
     state = first
@@ -133,21 +156,25 @@ def test_positions_poolings_and_heads_train(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", all_pairs(), ids=str)
-def test_every_pair_of_choices_trains(options):
-    check_training(options)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, options) for name in FAMILIES for options in all_pairs(name)],
+    ids=str,
+)
+def test_every_pair_of_choices_trains(name, options):
+    check_training(options, name)
 
 
-def test_exactly_the_combinations_that_make_sense_are_accepted():
-    defaults = {**TINY, "dropout_rate": 0.0, "stochastic_depth_rate": 0.0}
-    names = [name for name in CHOICES if name != "dropout_rate" and "stochastic" not in name]
-    for options in combinations(*names):
+@pytest.mark.parametrize("name", FAMILIES)
+def test_exactly_the_combinations_that_make_sense_are_accepted(name):
+    of_the_shape = ("positions", "position_placement", "pooling", "class_token", "num_registers")
+    for options in combinations(*of_the_shape, "patch_dropout_rate", "norm_after_pooling"):
         try:
-            model_options("ViT-B/16", **defaults, **options)
+            model_options(name, **{**TINY, **FAMILIES[name], **options})
             accepted = True
         except ConfigError:
             accepted = False
-        assert accepted == makes_sense(options), options
+        assert accepted == makes_sense(options, name), options
 
 
 @pytest.mark.parametrize("options", TABLE_8[::3], ids=str)

@@ -118,12 +118,11 @@ def _uniform_hash(name: str) -> float:
 
 
 def _select(root: pathlib.Path, classes: dict[str, list[str]]) -> Folder:
-    return Folder(
-        root=str(root),
-        files=tuple(file for files in classes.values() for file in files),
-        labels=np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()]),
-        class_names=tuple(classes),
-    )
+    """The files in the order of their names' hashes, so that any slice is a fair sample."""
+    labelled = {file: label for label, files in enumerate(classes.values()) for file in files}
+    files = sorted(labelled, key=lambda file: (_uniform_hash(file), file))
+    labels = np.array([labelled[file] for file in files], np.int32)
+    return Folder(str(root), tuple(files), labels, tuple(classes))
 
 
 def find_classes(root: pathlib.Path, prefix: str = "", least: int = 2) -> list[str]:

@@ -14,12 +14,13 @@ A new kind is one function `(place, data, shape) -> Splits` and one line in `_KI
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 
 import ml_collections
 
 from vit_jax.data import arrays, folder, tfds
 from vit_jax.data.splits import Example as Example
-from vit_jax.data.splits import Shape, Source, open_split
+from vit_jax.data.splits import Shape, Source, open_split, select_classes
 from vit_jax.errors import ConfigError, DataError
 
 _KINDS = {
@@ -66,6 +67,8 @@ def open_source(
             f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, tfds:NAME[:CONFIG], fake."
         )
     splits = _KINDS[kind](place, data, Shape(tuple(image_size), channels, num_classes))
+    if data.classes:
+        splits = {name: _selecting(open_, data) for name, open_ in splits.items()}
     source = open_split(splits, split, data.source)
     if num_classes and len(source.class_names) > num_classes:
         raise DataError(
@@ -73,3 +76,9 @@ def open_source(
             f"model has {num_classes}: set --config.model.num_classes=0 to take them from the data."
         )
     return source
+
+
+def _selecting(
+    open_split: Callable[[], Source], data: ml_collections.ConfigDict
+) -> Callable[[], Source]:
+    return lambda: select_classes(open_split(), tuple(data.classes), data.source)

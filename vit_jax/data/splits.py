@@ -118,6 +118,44 @@ def _boundary(text: str | None, default: int, length: int, split: str) -> int:
     return index + length if index < 0 else index
 
 
+def select_classes(source: Source, names: tuple[str, ...], where: str) -> Selection:
+    """The examples of `source` with these classes, which are labelled by their place in `names`.
+
+    Raises DataError if a class is unknown or named twice.
+    """
+    unknown = [name for name in names if name not in source.class_names]
+    if unknown or len(set(names)) < len(names):
+        wrong = f"{unknown[0]!r} is not a class" if unknown else "a class is named twice"
+        raise DataError(
+            f"config.data.classes={names}: {wrong}; {where} has {', '.join(source.class_names)}."
+        )
+    chosen = np.array([source.class_names.index(name) for name in names])
+    labels = getattr(source, "labels", None)
+    if labels is None:
+        labels = np.array([source[index].label for index in range(len(source))])
+    indices = np.flatnonzero(np.isin(labels, chosen))
+    places = np.argsort(chosen)
+    relabelled = places[np.searchsorted(chosen[places], labels[indices])]
+    return Selection(source, indices, relabelled, names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Some examples of another source, with labels of their own."""
+
+    source: Source
+    indices: np.ndarray
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Example:
+        example = self.source[int(self.indices[index])]
+        return example._replace(label=int(self.labels[index]))
+
+
 @dataclasses.dataclass(frozen=True)
 class Slices:
     """The examples at some ranges of other sources, one range after another."""

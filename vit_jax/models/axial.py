@@ -162,25 +162,23 @@ class RelativeAttention(nnx.Module):
         length, half = x.shape[1], x.shape[2] // (2 * self.num_heads)
         kernel = self.kernel[...].astype(self.dtype)
         projected = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
-        projected = self.norm_projection(projected)
+        # Float32 from here: XLA lacks some of these products of bfloat16 on CPUs.
+        projected = self.norm_projection(projected).astype(jnp.float32)
         projected = rearrange(projected, "b l (h c) -> b l h c", h=self.num_heads)
         query, key, value = jnp.split(projected, (half, 2 * half), axis=-1)
         offsets = np.arange(length)[:, None] - np.arange(length) + length - 1
-        relative = self.relative_positions[...].astype(self.dtype)[offsets]
+        relative = self.relative_positions[...][offsets]
         query_position, key_position, value_position = jnp.split(
             relative, (half, 2 * half), axis=-1
         )
         logits = (
-            jnp.einsum("bihc,bjhc->bhij", query, key, preferred_element_type=jnp.float32)
-            + jnp.einsum("bihc,ijc->bhij", query, key_position, preferred_element_type=jnp.float32)
-            + jnp.einsum("bjhc,ijc->bhij", key, query_position, preferred_element_type=jnp.float32)
+            jnp.einsum("bihc,bjhc->bhij", query, key)
+            + jnp.einsum("bihc,ijc->bhij", query, key_position)
+            + jnp.einsum("bjhc,ijc->bhij", key, query_position)
         )
         weights = jax.nn.softmax(logits)
-        rounded = weights.astype(self.dtype)
-        y = jnp.einsum("bhij,bjhc->bihc", rounded, value, preferred_element_type=jnp.float32)
-        y = y + jnp.einsum(
-            "bhij,ijc->bihc", rounded, value_position, preferred_element_type=jnp.float32
-        )
+        y = jnp.einsum("bhij,bjhc->bihc", weights, value)
+        y = y + jnp.einsum("bhij,ijc->bihc", weights, value_position)
         return self.norm_out(rearrange(y, "b l h c -> b l (h c)")), weights
 
 
