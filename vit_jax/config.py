@@ -86,6 +86,7 @@ def default_config() -> ConfigDict:
     config.data = data = ConfigDict()
     data.source = ""  # digits | idx:DIR | folder:DIR | tfds:NAME[:CONFIG] | fake
     data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
+    data.label = ""  # Of a TFDS dataset: an integer feature, or one of `vit_jax.data.labels`.
     data.train_split = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     data.eval_split = ""  # "": the source's own evaluation split.
     data.classes = ()  # Only these, by name and in this order; (): all of them.
@@ -119,6 +120,11 @@ def default_config() -> ConfigDict:
     config.schedule = schedule = ConfigDict()
     schedule.name = "cosine"  # cosine | linear | constant
     schedule.linear_end = LINEAR_END  # The last rate of linear decay.
+
+    config.sweep = sweep = ConfigDict()  # Of `python -m vit_jax.sweep` alone.
+    sweep.learning_rates = ()  # To compare.
+    sweep.train_split = ""  # A part of the training images, to train on.
+    sweep.eval_split = ""  # The rest of them, to compare the rates on.
 
     config.mesh = mesh = ConfigDict()  # Devices along each axis.
     mesh.data = -1  # The batch is split, parameters are copied. -1: the rest of the devices.

@@ -9,7 +9,7 @@ the same command again.
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vit_jax import train
 from vit_jax.config_file import load_config
@@ -23,6 +23,8 @@ USER_ERROR_EXIT_CODE = 2
 NON_FINITE_LOSS_EXIT_CODE = 3
 OVERRIDE = "--config."
 
+Run = Callable[..., dict[str, float]]
+
 logger = logging.getLogger("vit_jax")
 
 
@@ -31,11 +33,13 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; --help lists the flags.")
 
 
-def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse_flags(
+    arguments: Sequence[str], command: str, description: str
+) -> tuple[argparse.Namespace, list[str]]:
     """The flags, and the config's overrides as "KEY=VALUE"; raises ConfigError for unknown ones."""
     parser = _Parser(
-        prog="python -m vit_jax.main",
-        description="Trains a model, or goes on with a run that was interrupted.",
+        prog=f"python -m {command}",
+        description=description,
         epilog="--config.KEY=VALUE sets any key of vit_jax/config.py.",
         allow_abbrev=False,
     )
@@ -52,26 +56,48 @@ def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]
     return flags, overrides
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command with `arguments`, without the program's name; returns its exit code."""
+def run_command(
+    run: Run, arguments: Sequence[str], command: str, description: str
+) -> tuple[int, dict[str, float], str]:
+    """Runs what the command line says, and turns what can happen to a run into exit codes.
+
+    Args:
+      run: `train.run`, or what has its signature.
+      arguments: the command line, without the program's name.
+      command: the program's name, for --help.
+      description: what it does, for --help.
+
+    Returns:
+      The exit code, the last record of metrics, and the workdir.
+    """
     setup_logging()
     try:
-        flags, overrides = parse_flags(arguments)
+        flags, overrides = parse_flags(arguments, command, description)
         config = load_config(flags.config, overrides)
         with stop_signal() as stop:
-            results = train.run(config, flags.workdir, dry_run=flags.dry_run, stop=stop)
+            return 0, run(config, flags.workdir, dry_run=flags.dry_run, stop=stop), flags.workdir
     except UserError as error:
         logger.error("%s", error)
-        return USER_ERROR_EXIT_CODE
+        return USER_ERROR_EXIT_CODE, {}, ""
     except NonFiniteLossError as error:
         logger.error("%s", error)
-        return NON_FINITE_LOSS_EXIT_CODE
+        return NON_FINITE_LOSS_EXIT_CODE, {}, ""
     except PreemptedError as error:
         logger.warning("%s Start the same command again to go on.", error)
-        return PREEMPTED_EXIT_CODE
+        return PREEMPTED_EXIT_CODE, {}, ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command with `arguments`, without the program's name; returns its exit code."""
+    exit_code, results, workdir = run_command(
+        train.run,
+        arguments,
+        "vit_jax.main",
+        "Trains a model, or goes on with a run that was interrupted.",
+    )
     if results:
-        logger.info("%s", summary(results, flags.workdir))
-    return 0
+        logger.info("%s", summary(results, workdir))
+    return exit_code
 
 
 def summary(results: dict[str, float], workdir: str) -> str:

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 # A run is what these keys say; with another value it cannot be the one that was interrupted.
 IDENTITY = (
     *("model.", "batch_size", "seed", "optimizer.name"),
-    *("data.source", "data.data_dir", "data.train_split", "data.held_out_fraction"),
+    *("data.source", "data.data_dir", "data.train_split", "data.classes"),
+    *("data.label", "data.held_out_fraction"),
 )
 IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")

@@ -31,6 +31,8 @@ def serialized_example(**values):
     def feature(value):
         if isinstance(value, bytes):
             return tf_feature_pb2.Feature(bytes_list=tf_feature_pb2.BytesList(value=[value]))
+        if isinstance(value, list):
+            return tf_feature_pb2.Feature(float_list=tf_feature_pb2.FloatList(value=value))
         return tf_feature_pb2.Feature(int64_list=tf_feature_pb2.Int64List(value=[value]))
 
     features = {key: feature(value) for key, value in values.items()}
@@ -45,6 +47,10 @@ def write_dataset(root, file_format="array_record", label_key="label"):
     features = {
         "image": tfds.features.Image(shape=(None, None, 3)),
         label_key: tfds.features.ClassLabel(names=["cat", "dog"]),
+        "label_x_position": tfds.features.ClassLabel(num_classes=32),
+        "objects": tfds.features.Sequence(
+            {"pixel_coords": tfds.features.Tensor(shape=(3,), dtype=np.float32)}
+        ),
         "file_name": tfds.features.Text(),
     }
     tfds.features.FeaturesDict(features).save_config(folder)
@@ -53,6 +59,8 @@ def write_dataset(root, file_format="array_record", label_key="label"):
         writer = ArrayRecordWriter(str(path), "group_size:1")
         for index in range(size):
             values = {"image": png(10 * index), label_key: index % 2, "file_name": b"x"}
+            values["label_x_position"] = 3 * index
+            values["objects/pixel_coords"] = [1.0, 2.0, 9.2] * (3 + index)
             writer.write(serialized_example(**values))
         writer.close()
     info = {
@@ -91,6 +99,25 @@ def test_examples(tiny):
     assert isinstance(image, bytes)  # Still encoded.
     assert (transforms.decode(image, 3) == 30).all()
     assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("label", "labels", "num_classes"),
+    [
+        ("label_x_position", [0, 3, 6, 9, 12], 32),
+        ("dsprites_location", [0, 1, 3, 4, 6], 16),
+        ("clevr_count", [0, 1, 2, 3, 4], 8),
+        ("clevr_distance", [3, 3, 3, 3, 3], 6),
+    ],
+)
+def test_other_labels(tiny, label, labels, num_classes):
+    tiny.label = label
+    source = pickle.loads(pickle.dumps(open_split(tiny)))
+    assert [source[index].label for index in range(5)] == labels
+    assert source.class_names == tuple(map(str, range(num_classes)))
+    image = transforms.decode(source[1].image, 3)
+    # Dsprites stores its pixels as 0 and 1.
+    assert (image == (10 * 255 % 256 if label.startswith("dsprites") else 10)).all()
 
 
 def test_splits(tiny):

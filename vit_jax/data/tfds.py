@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from typing import Any
 
 import ml_collections
+import numpy as np
 
+from vit_jax.data import transforms
+from vit_jax.data.labels import LABELS, Label
 from vit_jax.data.splits import Example, Shape, Splits
 from vit_jax.errors import DataError
 
@@ -15,20 +19,21 @@ from vit_jax.errors import DataError
 class Tfds:
     """One split of a prepared dataset, with the images still encoded."""
 
-    def __init__(self, directory: str, split: str, num_classes: int):
+    def __init__(self, directory: str, split: str, label: str, num_classes: int):
         import tensorflow_datasets  # Takes a second to import: only who uses it pays.
 
         builder = tensorflow_datasets.builder_from_directory(directory)
         features = builder.info.features
-        self._arguments = (directory, split, num_classes)
-        self._split = split
-        self.class_names = tuple(features["label"].names or map(str, range(num_classes)))
+        self._arguments = (directory, split, label, num_classes)
+        self._split, self._label = split, label_of(label)
+        count = self._label.num_classes or num_classes
+        self.class_names = tuple(names_of(features, label) or map(str, range(count)))
         self._records = builder.as_data_source(
             split, deserialize_method=tensorflow_datasets.decode.DeserializeMethod.RAW_BYTES
         )
         # Other features, masks and boxes say, are not even parsed.
         self._features = tensorflow_datasets.features.FeaturesDict(
-            {"image": features["image"], "label": features["label"]}
+            {name: features[name] for name in ("image", *self._label.features)}
         )
         self._decoders = {"image": tensorflow_datasets.decode.SkipDecoding()}
 
@@ -38,10 +43,23 @@ class Tfds:
     def __getitem__(self, index: int) -> Example:
         record = self._records[index]
         example = self._features.deserialize_example_np(record, decoders=self._decoders)
-        return Example(example["image"], int(example["label"]), f"{self._split}/{index}")
+        image = example["image"]
+        if self._label.pixel_scale != 1:
+            image = transforms.decode(image, channels=1) * np.uint8(self._label.pixel_scale)
+        return Example(image, int(self._label.compute(example)), f"{self._split}/{index}")
 
-    def __reduce__(self) -> tuple[type[Tfds], tuple[str, str, int]]:
+    def __reduce__(self) -> tuple[type[Tfds], tuple[str, str, str, int]]:
         return Tfds, self._arguments  # A worker process opens the files itself.
+
+
+def label_of(name: str) -> Label:
+    """The label called `name`: one of `LABELS`, else the feature of that name as it is."""
+    return LABELS.get(name) or Label((name,), 0, operator.itemgetter(name))
+
+
+def names_of(features: Any, label: str) -> list[str] | None:
+    """The names of a feature's classes, if it has any."""
+    return getattr(features[label], "names", None) if label in features else None
 
 
 def tfds(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
@@ -56,13 +74,15 @@ def tfds(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
         name += f":{config}" if re.fullmatch(r"[\d*]+\.[\d*]+\.[\d*]+", config) else f"/{config}"
     builder = _find_builder(name, data.data_dir)
     info = builder.info
-    missing = {"image", "label"} - set(info.features or ())
+    key = data.label or "label"
+    label = label_of(key)
+    missing = {"image", *label.features} - set(info.features or ())
     if missing:
         raise DataError(
             f"The TFDS dataset {name} has no feature {' or '.join(sorted(missing))}, only "
-            f"{', '.join(info.features)}; expected image classification."
+            f"{', '.join(info.features)}; config.data.label names the feature to learn."
         )
-    if not getattr(info.features["label"], "names", None) and not shape.num_classes:
+    if not (names_of(info.features, key) or label.num_classes or shape.num_classes):
         raise DataError(
             f"The TFDS dataset {name} does not say how many classes it has: set "
             "--config.model.num_classes=NUMBER."
@@ -77,7 +97,8 @@ def tfds(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
         )
     directory = str(builder.data_dir)
     return {
-        split: functools.partial(Tfds, directory, split, shape.num_classes) for split in info.splits
+        split: functools.partial(Tfds, directory, split, key, shape.num_classes)
+        for split in info.splits
     }
 
 
