@@ -15,8 +15,7 @@ def get_config() -> ConfigDict:
     """Four blocks of width 96 on 7×7-pixel patches, average-pooled; flips and ±2-pixel shifts."""
     config = default_config()
     config.data.source = "idx:/usr/share/datasets/fashion-mnist"
-    config.data.train_crop = "pad"
-    config.data.train_crop_padding = 2
+    config.data.train_crop = "pad(2)"
     config.model.name = "ViT-Ti/7"
     config.model.image_size = 28
     config.model.channels = 1

@@ -9,8 +9,7 @@ def get_config() -> ConfigDict:
     """Shifted 8x8 digits, width 32, two blocks; a record and a loss for every step."""
     config = default_config()
     config.data.source = "digits"
-    config.data.train_crop = "pad"
-    config.data.train_crop_padding = 1
+    config.data.train_crop = "pad(1)"
     config.model.name = "ViT-Ti/2"
     config.model.image_size = 8
     config.model.channels = 1

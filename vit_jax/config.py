@@ -13,6 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference, placeholder
 
+from vit_jax.data.transforms import train_operations
 from vit_jax.errors import ConfigError
 from vit_jax.losses import LOSSES
 from vit_jax.models import registry
@@ -29,7 +30,6 @@ CHOICES = {
     "optimizer.name": tuple(OPTIMIZERS),
     "optimizer.momentum_dtype": ("float32", "bfloat16"),
     "schedule.name": tuple(SCHEDULES),
-    "data.train_crop": ("inception", "pad", "resize"),
     "data.eval_crop": ("resize", "center"),
     "data.interpolation": ("bilinear", "bicubic"),
 }
@@ -42,7 +42,6 @@ RANGES = {  # lowest, highest; both included, and finite
     "log_every_steps": (1, ANY),
     "keep_checkpoints": (1, ANY),
     "data.held_out_fraction": (0, 0.9),
-    "data.train_crop_padding": (0, ANY),
     "data.eval_resize": (1, ANY),
     "data.num_threads": (0, ANY),
     "data.num_workers": (0, ANY),
@@ -93,10 +92,9 @@ def default_config() -> ConfigDict:
     data.num_train_examples = 0  # 0: ask the data. Presets state it, to plan without data.
     data.num_eval_examples = 0  # Only `fake` data needs it.
     data.held_out_fraction = 0.1  # Evaluation share of a folder without split folders.
-    data.train_crop = "inception"  # inception | pad | resize
-    data.train_crop_area = (0.05, 1.0)  # Share of the image that an inception crop covers.
-    data.train_crop_padding = 0  # Black pixels added on each side before a pad crop.
+    data.train_crop = "inception"  # Of data/crops.py, with arguments: "inception(0.2, 1)".
     data.flip = True  # Mirror every other training image, at random.
+    data.augmentation = ""  # Of data/augmentation.py: "randaug_tf(2, 15) | random_erasing(0.25)".
     data.eval_crop = "resize"  # resize (the whole image) | center
     data.eval_resize = 256  # The smaller side before the centre crop.
     data.interpolation = "bilinear"  # bilinear | bicubic
@@ -187,12 +185,7 @@ def validate(config: ConfigDict) -> None:
     for key in FROM_ZERO_BELOW_ONE:
         if not 0 <= (value := lookup(config, key)) < 1:
             raise ConfigError(f"config.{key}={value}: must be at least 0 and less than 1.")
-    area = config.data.train_crop_area
-    numbers = len(area) == 2 and all(isinstance(share, int | float) for share in area)
-    if not numbers or not 0 < area[0] <= area[1] <= 1:
-        raise ConfigError(
-            f"config.data.train_crop_area={area}: must be 0 < lowest <= highest <= 1."
-        )
+    train_operations(config.data)
     try:
         re.compile(config.init_skip)
     except re.error as error:

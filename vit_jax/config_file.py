@@ -31,7 +31,6 @@ PARSERS: dict[type, tuple[Callable[[str], Any], str]] = {
     int: (int, "a whole number"),
     float: (float, "a number"),
     str: (str, "text"),
-    tuple: (lambda text: tuple(ast.literal_eval(text)), "a tuple such as (0.2,1.0)"),
     object: (_parse_any, "a number or a tuple"),
 }
 

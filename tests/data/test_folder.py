@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.data import transforms
+from vit_jax.data.decoding import decode
 from vit_jax.data.folder import find_classes, natural_order
 from vit_jax.data.sources import open_source
 from vit_jax.errors import DataError
@@ -218,6 +218,6 @@ def test_real_files_decode(tmp_path, data):
     source = open_split(data, tmp_path)
     for index in range(2):
         example = source[index]
-        image = transforms.decode(example.image, 3)
+        image = decode(example.image, 3)
         assert image.shape == (5, 7, 3)
         assert (image == (10, 200)[example.label]).all()

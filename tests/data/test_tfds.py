@@ -10,7 +10,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 
-from vit_jax.data import transforms
+from vit_jax.data.decoding import decode
 from vit_jax.data.sources import open_source
 from vit_jax.errors import DataError
 
@@ -97,7 +97,7 @@ def test_examples(tiny):
     assert source[3][1:] == (1, "train/3")
     image = source[3].image
     assert isinstance(image, bytes)  # Still encoded.
-    assert (transforms.decode(image, 3) == 30).all()
+    assert (decode(image, 3) == 30).all()
     assert "tensorflow" not in sys.modules
 
 
@@ -115,7 +115,7 @@ def test_other_labels(tiny, label, labels, num_classes):
     source = pickle.loads(pickle.dumps(open_split(tiny)))
     assert [source[index].label for index in range(5)] == labels
     assert source.class_names == tuple(map(str, range(num_classes)))
-    image = transforms.decode(source[1].image, 3)
+    image = decode(source[1].image, 3)
     # Dsprites stores its pixels as 0 and 1.
     assert (image == (10 * 255 % 256 if label.startswith("dsprites") else 10)).all()
 

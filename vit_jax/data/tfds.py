@@ -10,7 +10,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from vit_jax.data import transforms
+from vit_jax.data.decoding import decode
 from vit_jax.data.labels import LABELS, Label
 from vit_jax.data.splits import Example, Shape, Splits
 from vit_jax.errors import DataError
@@ -45,7 +45,7 @@ class Tfds:
         example = self._features.deserialize_example_np(record, decoders=self._decoders)
         image = example["image"]
         if self._label.pixel_scale != 1:
-            image = transforms.decode(image, channels=1) * np.uint8(self._label.pixel_scale)
+            image = decode(image, channels=1) * np.uint8(self._label.pixel_scale)
         return Example(image, int(self._label.compute(example)), f"{self._split}/{index}")
 
     def __reduce__(self) -> tuple[type[Tfds], tuple[str, str, str, int]]:

@@ -1,0 +1,116 @@
+"""Image files to pixels: any format, any mode, as a Pillow image or a uint8 array."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from vit_jax.errors import ConfigError, DataError
+
+# A photograph of 100 megapixels is data, not an attack; past twice this, 1 gigapixel, it is refused.
+Image.MAX_IMAGE_PIXELS = 1 << 29
+
+Picture = np.ndarray | Image.Image  # uint8 [H, W, C], or a Pillow image of mode "L" or "RGB".
+
+_ORIENTATION_TAG = 0x0112
+_ORIENTATIONS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_MODES = {1: "L", 3: "RGB"}
+
+
+def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
+    """Decodes an image file, whatever its format and its name.
+
+    EXIF orientation is applied, transparency laid over white, 16 bits scaled to 8, the first frame
+    of an animation taken; colour becomes grey by ITU-R 601 luminance.
+
+    Args:
+        image: the file's bytes, or an array uint8 [H, W, C].
+        channels: 1 or 3.
+
+    Returns:
+        uint8 [H, W, channels].
+
+    Raises:
+        DataError: the bytes are no image, truncated or corrupt; the message says which.
+    """
+    return as_array(open_picture(image, channels))
+
+
+def open_picture(image: bytes | np.ndarray, channels: int) -> Picture:
+    """As `decode`, but leaves a decoded file a Pillow image, which costs no copy."""
+    if isinstance(image, np.ndarray):
+        if image.ndim == 3 and image.shape[2] == channels and image.dtype == np.uint8:
+            return image
+        if image.ndim != 3 or image.shape[2] not in _MODES or image.dtype != np.uint8:
+            raise DataError(
+                f"an image array is {image.dtype} {list(image.shape)}; expected uint8 "
+                f"[height, width, channels] with {channels} channels"
+            )
+        return as_pillow(image).convert(mode_of(channels))
+    try:
+        with Image.open(io.BytesIO(image)) as file:
+            file.load()
+            orientation = _orientation(file)
+            picture = _to_mode(file, mode_of(channels))
+    # Pillow's readers meet corrupt bytes with almost any exception, not only OSError.
+    except Exception as error:
+        raise DataError(f"cannot decode the image ({error})") from error
+    return picture.transpose(_ORIENTATIONS[orientation]) if orientation != 1 else picture
+
+
+def mode_of(channels: int) -> str:
+    """Pillow's mode for a number of channels."""
+    if channels not in _MODES:
+        raise ConfigError(f"Images have 1 or 3 channels, not {channels} (config.model.channels).")
+    return _MODES[channels]
+
+
+def size_of(image: Picture) -> tuple[int, int]:
+    """(height, width)."""
+    return image.shape[:2] if isinstance(image, np.ndarray) else image.size[::-1]
+
+
+def as_array(image: Picture) -> np.ndarray:
+    """The pixels, uint8 [H, W, C]."""
+    array = np.asarray(image)
+    return array[..., np.newaxis] if array.ndim == 2 else array
+
+
+def as_pillow(image: Picture) -> Image.Image:
+    """The image as a Pillow image of mode "L" or "RGB"."""
+    if isinstance(image, Image.Image):
+        return image
+    return Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 to 8; 1, upright, where it is absent or malformed."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:  # Cameras write all sorts of EXIF; the pixels are fine.
+        return 1
+    return orientation if orientation in _ORIENTATIONS else 1
+
+
+def _to_mode(image: Image.Image, mode: str) -> Image.Image:
+    """Converts any Pillow image to "L" or "RGB"."""
+    if image.mode.startswith("I"):  # 16-bit grey. Pillow's own conversion clips at 255.
+        values = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+        image = Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    elif image.mode == "F":
+        raise ValueError("floating-point pixels have no agreed range")
+    elif image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image if image.mode == mode else image.convert(mode)

@@ -1,0 +1,125 @@
+"""Crops and augmentations as text: names with arguments, joined by `|`.
+
+    randaug_tf(layers=2, magnitude=15) | random_erasing(0.25)
+
+A name stands for a function. Its positional-only parameters are what the pipeline gives, an image
+and a random generator; the others are what the text may set, each annotated with what it may be.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import math
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from vit_jax.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What an argument may be, in words and as a test."""
+
+    meaning: str
+    accepts: Callable[[Any], bool]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+Count = Annotated[
+    int,
+    Kind("a whole number, at least 0", lambda x: _is_number(x) and isinstance(x, int) and x >= 0),
+]
+Amount = Annotated[float, Kind("a number, at least 0", lambda x: _is_number(x) and x >= 0)]
+Share = Annotated[float, Kind("a number from 0 to 1", lambda x: _is_number(x) and 0 <= x <= 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """A function with the arguments that the config gave it, or its defaults; picklable."""
+
+    name: str
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any]
+
+    def __call__(self, *given: Any) -> Any:
+        """Applies the function to what the pipeline gives."""
+        return self.function(*given, **self.arguments)
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.name}({arguments})" if arguments else self.name
+
+    def describe(self) -> str:
+        """The operation with all its arguments, and what it does: its docstring's first line."""
+        return f"{self}: {inspect.getdoc(self.function).splitlines()[0]}"
+
+
+def parse(text: str, table: Mapping[str, Callable[..., Any]], key: str) -> tuple[Operation, ...]:
+    """Reads a chain of operations.
+
+    Args:
+        text: `NAME | NAME(VALUE, ARGUMENT=VALUE) | ...`; empty: no operation.
+        table: the functions by name.
+        key: the config's key that holds the text, for messages.
+
+    Raises:
+        ConfigError: a name or an argument is unknown, or a value is not what it may be.
+    """
+    place = f"config.{key}={text!r}"
+    try:
+        calls = _calls(ast.parse(text.strip(), mode="eval").body) if text.strip() else []
+    except (SyntaxError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{place}: expected NAME or NAME(ARGUMENT=VALUE, ...), joined by |, with the names "
+            f"{', '.join(table)}."
+        ) from error
+    return tuple(_operation(*call, table, place) for call in calls)
+
+
+def _calls(node: ast.expr) -> list[tuple[str, list, dict[str, Any]]]:
+    """The (name, positional values, named values) of each part; raises ValueError for others."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _calls(node.left) + _calls(node.right)
+    function = node.func if isinstance(node, ast.Call) else node
+    expanded = isinstance(node, ast.Call) and any(word.arg is None for word in node.keywords)
+    if not isinstance(function, ast.Name) or expanded:
+        raise ValueError(ast.dump(node))
+    if function is node:
+        return [(function.id, [], {})]
+    values = [ast.literal_eval(value) for value in node.args]
+    return [
+        (function.id, values, {word.arg: ast.literal_eval(word.value) for word in node.keywords})
+    ]
+
+
+def _operation(
+    name: str, values: list, named: dict[str, Any], table: Mapping[str, Callable], place: str
+) -> Operation:
+    if name not in table:
+        nearest = difflib.get_close_matches(name, table, n=1, cutoff=0)[0]
+        raise ConfigError(
+            f"{place}: {name!r} is not one of {', '.join(table)}; the nearest: {nearest}."
+        )
+    signature = inspect.signature(table[name])
+    free = [one for one in signature.parameters.values() if one.kind is not one.POSITIONAL_ONLY]
+    form = f"{name}({', '.join(str(one.replace(annotation=one.empty)) for one in free)})"
+    try:
+        bound = signature.replace(parameters=free).bind(*values, **named)
+    except TypeError as error:
+        raise ConfigError(f"{place}: {error}; the form is {form}.") from error
+    bound.apply_defaults()
+    hints = typing.get_type_hints(table[name], include_extras=True)
+    for argument, value in bound.arguments.items():
+        (kind,) = hints[argument].__metadata__
+        if not kind.accepts(value):
+            raise ConfigError(
+                f"{place}: {argument} of {name} must be {kind.meaning}, not {value!r}."
+            )
+    return Operation(name, table[name], dict(bound.arguments))
