@@ -48,6 +48,8 @@ def describe(mesh, **values):
         "model     ViT-B/16 for 10 classes at 224x224 px: 263k parameters, 17.6 GMACs per image",
         "computing in float32",
         "data      digits, 1,437 examples an epoch",
+        "images    inception(min_area=0.05, max_area=1.0): TensorFlow's random box (sample_distorted",
+        "\n          flip: every other image mirrored",
         "batch     128 per update, 128 on each of 1 cpu devices (data=1 x fsdp=1 x tensor=1)",
         "length    100 updates (8.907 epochs), warm-up 10, evaluation every 25 and at the end, "
         "checkpoint at the end",
@@ -58,6 +60,12 @@ def describe(mesh, **values):
 )
 def test_a_run_is_described(text):
     assert text in describe(mesh_of(1))
+
+
+def test_the_augmentation_is_described_in_order():
+    text = describe(mesh_of(1), **{"data.augmentation": "autoaugment | random_erasing(0.1)"})
+    places = [text.index(f"\n          {name}") for name in ("flip:", "autoaugment:", "random_e")]
+    assert places == sorted(places)
 
 
 def test_a_note_is_shown_if_there_is_one():
