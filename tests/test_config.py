@@ -69,6 +69,7 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("data.train_crop", "incepton", "the nearest: inception"),
         ("data.train_crop", "", "must be one of inception, random_resized"),
         ("data.train_crop", "inception | pad", "must be one of inception, random_resized"),
+        ("data.repeated_augmentation", 0, "must be at least 1"),
         ("data.augmentation", "randaug(2)", "the nearest: randaug_tf"),
         ("data.eval_crop", "centre", "the nearest: center"),
         ("data.interpolation", "linear", "the nearest: bilinear"),

@@ -42,6 +42,7 @@ RANGES = {  # lowest, highest; both included, and finite
     "log_every_steps": (1, ANY),
     "keep_checkpoints": (1, ANY),
     "data.held_out_fraction": (0, 0.9),
+    "data.repeated_augmentation": (1, ANY),
     "data.eval_resize": (1, ANY),
     "data.num_threads": (0, ANY),
     "data.num_workers": (0, ANY),
@@ -95,6 +96,7 @@ def default_config() -> ConfigDict:
     data.train_crop = "inception"  # Of data/crops.py, with arguments: "inception(0.2, 1)".
     data.flip = True  # Mirror every other training image, at random.
     data.augmentation = ""  # Of data/augmentation.py: "randaug_tf(2, 15) | random_erasing(0.25)".
+    data.repeated_augmentation = 1  # Copies of an image in a batch, each augmented differently.
     data.eval_crop = "resize"  # resize (the whole image) | center
     data.eval_resize = 256  # The smaller side before the centre crop.
     data.interpolation = "bilinear"  # bilinear | bicubic

@@ -128,8 +128,8 @@ def test_training_is_described_in_words(data):
     assert augmentation.startswith(
         "randaug_tf(layers=2, magnitude=15): RandAugment as in TensorFlow"
     )
-    data.flip, data.augmentation = False, ""
-    assert describe_training(data) == [crop]
+    data.flip, data.augmentation, data.repeated_augmentation = False, "", 3
+    assert describe_training(data) == [crop, "repeated 3 times in a batch, each time anew"]
 
 
 def test_what_cannot_work_is_refused_when_the_transform_is_built(data):

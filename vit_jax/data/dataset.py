@@ -66,6 +66,7 @@ def train_batches(
         batch_size=config.batch_size,
         sharding=sharding,
         seed=config.seed,
+        copies=config.data.repeated_augmentation,
         start=start,
         stop=stop,
         num_threads=config.data.num_threads,

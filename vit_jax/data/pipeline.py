@@ -116,6 +116,7 @@ class _Chunks:
     transform: Callable[..., np.ndarray]
     order: Order
     batch_size: int
+    num_distinct: int
     parts: tuple[np.ndarray, ...]
     start: int
     stop: int
@@ -125,8 +126,9 @@ class _Chunks:
 
     def __getitem__(self, chunk: int) -> Batch | DataError:
         batch, part = divmod(int(chunk), len(self.parts))
-        positions = (self.start + batch) * self.batch_size + self.parts[part]
-        indices = self.order.indices(positions)
+        batch, rows = self.start + batch, self.parts[part]
+        positions = batch * self.batch_size + rows
+        indices = self.order.indices(batch * self.num_distinct + rows % self.num_distinct)
         try:
             images, labels = self._load(positions.tolist(), indices.tolist())
         except DataError as error:
@@ -167,6 +169,18 @@ class _Chunks:
             ) from error
 
 
+def num_distinct_rows(batch_size: int, copies: int) -> int:
+    """How many different examples make a batch in which each stands up to `copies` times.
+
+    Row i holds the example that row i modulo this number holds, so that copies lie far apart. No
+    row has the example of its neighbour, the first and the last being neighbours too: mixup mixes
+    neighbours. For that, some batches have fewer copies than they could.
+    """
+    least = -(-batch_size // copies)
+    candidates = range(least, batch_size)
+    return next((number for number in candidates if (batch_size - 1) % number), batch_size)
+
+
 def local_rows(sharding: jax.sharding.Sharding, batch_size: int) -> np.ndarray:
     """The rows of a global batch that this process's devices hold: int64, sorted, each once.
 
@@ -190,6 +204,7 @@ def host_batches(
     *,
     batch_size: int,
     seed: int | None,
+    copies: int = 1,
     start: int = 0,
     stop: int | None = None,
     num_threads: int = 0,
@@ -206,8 +221,8 @@ def host_batches(
     num_threads = num_threads or max(2, _num_cores() // num_processes)
     num_parts = max(-(-len(rows) // _MAX_CHUNK_ROWS), min(num_threads * num_processes, len(rows)))
     parts = tuple(np.array_split(rows, num_parts))
-    order = Order(len(source), seed)
-    chunks = _Chunks(source, transform, order, batch_size, parts, start, max(start, stop))
+    order, distinct = Order(len(source), seed), num_distinct_rows(batch_size, copies)
+    chunks = _Chunks(source, transform, order, batch_size, distinct, parts, start, max(start, stop))
     buffered = max(_PREFETCHED_BATCHES * num_parts // num_processes, num_threads)
     dataset = grain.MapDataset.source(chunks).to_iter_dataset(
         grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=buffered)
@@ -272,6 +287,7 @@ def batches(
     batch_size: int,
     sharding: jax.sharding.Sharding,
     seed: int | None,
+    copies: int = 1,
     start: int = 0,
     stop: int | None = None,
     num_threads: int = 0,
@@ -286,6 +302,7 @@ def batches(
         sharding: of the rows over the devices; each process loads the rows that its devices hold.
         seed: of order and augmentation. None: every example once, in the source's order, the last
             batch filled up with rows whose mask is False.
+        copies: of each example in a batch, each transformed with random numbers of its own.
         start: the first batch, that is, the number of completed updates.
         stop: the batch to stop before; None: never with a seed, after ceil(n / B) without.
         num_threads: that load and transform, in each worker process if there are any; 0: the
@@ -308,6 +325,7 @@ def batches(
         rows,
         batch_size=batch_size,
         seed=seed,
+        copies=copies,
         start=start,
         stop=stop,
         num_threads=num_threads,

@@ -38,7 +38,10 @@ def describe_training(data: ml_collections.ConfigDict) -> list[str]:
     """A line for each thing that happens to a training image, in order."""
     crop, augmentations = train_operations(data)
     flip = ["flip: every other image mirrored, at random"] if data.flip else []
-    return [crop.describe(), *flip, *(operation.describe() for operation in augmentations)]
+    copies = data.repeated_augmentation
+    repeated = [f"repeated {copies} times in a batch, each time anew"] if copies > 1 else []
+    chain = (operation.describe() for operation in augmentations)
+    return [crop.describe(), *flip, *chain, *repeated]
 
 
 def train_transform(
