@@ -6,10 +6,12 @@ import logging
 import pytest
 
 from configs import bit, digits, fashion_mnist, folder, vit
-from vit_jax import recipes, train
+from vit_jax import train
 from vit_jax.config import durations, model_options, validate
 from vit_jax.errors import ConfigError
 from vit_jax.models import registry
+from vit_jax.recipes import pretraining
+from vit_jax.recipes.models import RESNETS, TRANSFORMERS
 
 VITS = ("ti16", "s16", "s32", "b8", "b16", "b32", "l16", "l32", "h14", "r50_b16", "r26_s32")
 
@@ -94,10 +96,10 @@ def test_resnet_rows_of_table_3(model, learning_rate):
         assert options.preactivation == (form == model)
 
 
-@pytest.mark.parametrize("dataset", recipes.DATASETS)
+@pytest.mark.parametrize("dataset", pretraining.DATASETS)
 @pytest.mark.parametrize(
     "preset",
-    [(vit, name) for name in vit.MODELS] + [(bit, name) for name in bit.MODELS],
+    [(vit, name) for name in TRANSFORMERS] + [(bit, name) for name in RESNETS],
     ids=lambda preset: preset[1],
 )
 def test_every_model_has_a_recipe_for_every_dataset(preset, dataset):
@@ -111,9 +113,9 @@ def test_every_model_has_a_recipe_for_every_dataset(preset, dataset):
 def test_a_model_without_a_row_says_whose_it_takes(model, dataset):
     nearest = NO_ROW[model, dataset]
     config = vit.get_config(f"{model},{dataset}")
-    assert vit.MODELS[model] in config.note
+    assert TRANSFORMERS[model] in config.note
     assert nearest in config.note
-    short_name = next(short for short, name in vit.MODELS.items() if name == nearest)
+    short_name = next(short for short, name in TRANSFORMERS.items() if name == nearest)
     of_nearest = vit.get_config(f"{short_name},{dataset}")
     for key in ("total_epochs", "optimizer", "schedule"):
         assert config[key] == of_nearest[key]

@@ -81,7 +81,15 @@ def run(
             config, options, dataset.num_train_examples, durations, schedule, abstract, mesh
         ),
     )
+    file = ModelFile(
+        config.model.name,
+        dataclasses.asdict(options),
+        preprocessing_of(config.data),
+        dataset.class_names,
+    )
     if dry_run:
+        if config.init:
+            read_initial_weights(config, file, abstract)
         return {}
 
     directory = workdir.open_directory(directory)
@@ -91,12 +99,6 @@ def run(
     )
     start_step = checkpoints.latest_step
     workdir.record_config(directory, config, resuming=start_step > 0)
-    file = ModelFile(
-        config.model.name,
-        dataclasses.asdict(options),
-        preprocessing_of(config.data),
-        dataset.class_names,
-    )
     state, file = restore_or_initialize(directory, config, file, checkpoints, initialize, abstract)
     if jax.process_index() == 0:
         write_model_file(directory, file)
@@ -206,9 +208,13 @@ def restore_or_initialize(
     CheckpointError if the checkpoint's classes are not those of `file`.
     """
     step = checkpoints.latest_step
+    if not step and not config.init:
+        return initial_state(initialize, config.seed, abstract), file
     if not step:
+        # Before the long compilation, for what may be wrong with them.
+        weights, file = read_initial_weights(config, file, abstract)
         state = initial_state(initialize, config.seed, abstract)
-        return with_weights(config, file, state) if config.init else (state, file)
+        return with_weights(state, weights), file
     logger.info("Resuming after step %d.", step)
     previous = read_model_file(directory)
     if previous.class_names != file.class_names:
@@ -233,21 +239,37 @@ def initial_state(
     return jax.jit(lambda: initialize(jax.random.key(seed)), out_shardings=shardings_of(abstract))()
 
 
-def with_weights(
-    config: ConfigDict, file: ModelFile, state: TrainState
-) -> tuple[TrainState, ModelFile]:
-    """The state with the weights of `config.init`, and `file` with their normalisation."""
-    params, report, source = initialize_from(
+def read_initial_weights(
+    config: ConfigDict, file: ModelFile, abstract: TrainState
+) -> tuple[dict, ModelFile]:
+    """The parameters of `config.init` that fit, and `file` with their normalisation.
+
+    Parameters that start fresh are their shapes, as in `abstract`. Prints what becomes of each.
+    """
+    weights, report, source = initialize_from(
         config.init,
         registry.model_options(file.name, **file.options),
-        state.params,
+        abstract.params,
         skip=config.init_skip,
         class_names=file.class_names,
     )
     logger.info("%s", report)
-    params = jax.device_put(params, shardings_of(state.params))
-    ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
-    return state._replace(params=params, ema=ema), with_normalization(file, source)
+    return weights, with_normalization(file, source)
+
+
+def with_weights(state: TrainState, weights: dict) -> TrainState:
+    """The state with those of its parameters that `weights` has values for."""
+    params = jax.tree.map(
+        lambda fresh, given: (
+            fresh
+            if isinstance(given, jax.ShapeDtypeStruct)
+            else jax.device_put(given, fresh.sharding)
+        ),
+        state.params,
+        weights,
+    )
+    ema = state.ema and jax.tree.map(jnp.copy, params)
+    return state._replace(params=params, ema=ema)
 
 
 def shardings_of(tree: Any) -> Any:

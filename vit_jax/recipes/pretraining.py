@@ -8,6 +8,7 @@ from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
 from vit_jax.models.registry import model_options
 from vit_jax.models.vit import ViTOptions
+from vit_jax.recipes.models import choose
 
 
 class PretrainingData(NamedTuple):
@@ -172,7 +173,6 @@ def _parse(
         raise ConfigError(f"{arguments!r}: expected MODEL[,DATASET[,EPOCHS]].")
     model = parts[0] or default_model
     dataset = "".join(parts[1:2]) or "imagenet2012"
-    for value, known in ((model, models), (dataset, DATASETS)):
-        if value not in known:
-            raise ConfigError(f"{arguments!r}: {value!r} is not one of {', '.join(known)}.")
+    choose(arguments, model, models)
+    choose(arguments, dataset, DATASETS)
     return model, dataset, int(epochs) if epochs else None

@@ -1,0 +1,127 @@
+"""`configs/finetune.py` against Table 4, `configs/vtab.py` against VTAB's splits and Table 9."""
+
+import numpy as np
+import pytest
+
+from configs import finetune, vtab
+from vit_jax.config import durations, model_options, validate
+from vit_jax.data.labels import LABELS
+from vit_jax.errors import ConfigError
+from vit_jax.recipes.models import ALL
+
+SMALL, LARGE = (0.001, 0.003, 0.01, 0.03), (0.003, 0.01, 0.03, 0.06)
+# Dataset, steps and rates of Table 4; warm-up of the authors' code; the development split's share;
+# training images and classes.
+TABLE_4 = [
+    ("imagenet2012", 20_000, LARGE, 500, 1, 1_281_167, 1000),
+    ("cifar100", 10_000, SMALL, 500, 2, 50_000, 100),
+    ("cifar10", 10_000, SMALL, 500, 2, 50_000, 10),
+    ("oxford_iiit_pet", 500, SMALL, 100, 10, 3_680, 37),
+    ("oxford_flowers102", 500, SMALL, 100, 10, 1_020, 102),
+]
+# Task, classes, validation part, test split; then whether images are cropped, and mirrored.
+VTAB = """
+caltech101           102  train[2754:2954]      test             crop    flip
+cifar100             100  train[45000:45200]    test             crop    flip
+dtd                   47  validation[:200]      test             crop    flip
+oxford_flowers102    102  validation[:200]      test             crop    flip
+oxford_iiit_pet       37  train[2944:3144]      test             crop    flip
+sun397               397  validation[:200]      test             crop    flip
+svhn                  10  train[65931:66131]    test             crop    flip
+camelyon               2  validation[:200]      test             crop    flip
+eurosat               10  train[16200:16400]    train[21600:]    crop    flip
+resisc45              45  train[18900:19100]    train[25200:]    crop    flip
+retinopathy            5  validation[:200]      test             crop    flip
+clevr_count            8  train[63000:63200]    validation       whole   flip
+clevr_distance         6  train[63000:63200]    validation       whole   flip
+dmlab                  6  validation[:200]      test             whole   flip
+dsprites_location     16  train[589824:590024]  train[663552:]   whole   keep
+dsprites_orientation  16  train[589824:590024]  train[663552:]   crop    keep
+kitti_distance         4  validation[:200]      test             whole   flip
+smallnorb_azimuth     18  test[:200]            test[50%:]       crop    keep
+smallnorb_elevation    9  test[:200]            test[50%:]       crop    flip
+"""
+
+
+def check_shared(config):
+    """What the caption of Table 4 says of all fine-tuning."""
+    validate(config)
+    assert config.batch_size == 512
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.momentum, optimizer.momentum_dtype) == (
+        *("sgd", 0.9, "bfloat16"),
+    )
+    assert (optimizer.grad_clip_norm, optimizer.weight_decay) == (1.0, 0.0)
+    assert (config.schedule.name, config.loss) == ("cosine", "softmax")
+    options = model_options(config, config.model.num_classes or 2)
+    assert getattr(options, "representation_size", 0) == 0
+    assert np.all(options.head_bias == 0)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "steps", "rates", "warmup", "percent", "images", "classes"), TABLE_4
+)
+@pytest.mark.parametrize("model", ["b16", "h14", "r50_l16", "r152x4"])
+def test_table_4(model, dataset, steps, rates, warmup, percent, images, classes):
+    config = finetune.get_config(f"{model},{dataset}")
+    check_shared(config)
+    resolved = durations(config, config.data.num_train_examples)
+    assert (resolved.total, resolved.warmup) == (steps, warmup)
+    assert config.sweep.learning_rates == rates
+    assert config.optimizer.learning_rate in rates
+    assert config.sweep.train_split == f"train[:{100 - percent}%]"
+    assert config.sweep.eval_split == f"train[{100 - percent}%:]"
+    assert config.data.train_split == "train"
+    assert (config.data.num_train_examples, config.model.num_classes) == (images, classes)
+    imagenet = dataset == "imagenet2012"
+    size = {False: 384, True: 512} if model != "h14" else {False: 392, True: 518}
+    assert config.model.image_size == size[imagenet]
+    assert config.ema_decay == (0.9999 if imagenet else 0.0)
+
+
+@pytest.mark.parametrize("model", ALL)
+def test_every_model_can_be_fine_tuned(model):
+    for config in (finetune.get_config(f"{model},cifar10"), vtab.get_config(f"dtd,{model}")):
+        check_shared(config)
+        assert config.model.name == ALL[model]
+        assert config.init == ALL[model].replace("/", "_") + ".npz"
+
+
+def test_a_folder_has_the_smallest_schedule_and_its_own_classes():
+    config = finetune.get_config("b16,folder:photos/of:mine")
+    check_shared(config)
+    assert config.data.source == "folder:photos/of:mine"
+    assert (config.total_steps, config.model.num_classes) == (500, 0)
+
+
+@pytest.mark.parametrize("line", VTAB.strip().splitlines(), ids=lambda line: line.split()[0])
+def test_vtab(line):
+    task, classes, validation, test, crop, flip = line.split()
+    config = vtab.get_config(f"{task},l16")
+    check_shared(config)
+    assert (config.total_steps, config.warmup_steps) == (2500, 200)
+    assert config.optimizer.learning_rate == 0.01
+    assert config.model.image_size == 384
+    assert config.model.num_classes == int(classes)
+    assert config.data.train_split == f"train[:800]+{validation}"
+    assert (config.sweep.train_split, config.sweep.eval_split) == ("train[:800]", validation)
+    assert config.data.eval_split == test
+    assert config.data.train_crop == {"crop": "resize_crop(448)", "whole": "resize"}[crop]
+    assert config.data.flip == (flip == "flip")
+    if (label := LABELS.get(config.data.label)) is not None:
+        assert label.num_classes == int(classes)
+
+
+@pytest.mark.parametrize(
+    ("get_config", "arguments", "message"),
+    [
+        (finetune.get_config, "b17,cifar10", "'b17' is not one of ti16, s16"),
+        (finetune.get_config, "b16,cifar", "'cifar' is not one of imagenet2012, cifar100, cifar10"),
+        (finetune.get_config, "b16,folder:", "name the folder"),
+        (vtab.get_config, "clevr", "'clevr' is not one of caltech101"),
+        (vtab.get_config, "dtd,b17", "'b17' is not one of"),
+    ],
+)
+def test_unknown_arguments_are_named(get_config, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        get_config(arguments)

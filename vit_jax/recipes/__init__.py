@@ -1,0 +1,1 @@
+"""Published recipes as data; the files under `configs/` make runs of them."""
