@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import logging
 import re
 import shutil
 import threading
@@ -44,19 +43,14 @@ def _shared_compilation_cache(tmp_path_factory):
 
 
 @pytest.fixture
-def command(capsys):
+def command(capsys, restored_logging):
     """Runs the command in this process: its exit code, and what it wrote to the console."""
-    loggers = [logging.getLogger(name) for name in (None, "absl", "vit_jax")]
-    before = [(logger.level, logger.handlers[:]) for logger in loggers]
 
     def run(*arguments):
         code = main.main(arguments)
         return code, capsys.readouterr().err
 
-    yield run
-    for logger, (level, handlers) in zip(loggers, before, strict=True):
-        logger.setLevel(level)
-        logger.handlers[:] = handlers
+    return run
 
 
 def error_of(output):

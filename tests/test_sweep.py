@@ -1,0 +1,108 @@
+"""The sweep: one run a rate, the best one trains on everything, and nothing is done twice."""
+
+import json
+
+import jax
+import pytest
+
+from tests import tiny
+from tests.runs import read_metrics
+from vit_jax import sweep, train
+from vit_jax.errors import ConfigError
+from vit_jax.step_log import NonFiniteLossError
+
+
+@pytest.fixture
+def config():
+    config = tiny.get_config()
+    config.data.train_split = "train[:320]"
+    config.data.eval_split = "test[:64]"
+    config.sweep.learning_rates = (1e-5, 3e-3)
+    config.sweep.train_split = "train[:256]"
+    config.sweep.eval_split = "train[256:320]"
+    config.total_steps = 4
+    config.warmup_steps = 0
+    return config
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Records the runs, and stands in for those whose rate is in the table: what they come to."""
+    made, outcomes, train_run = [], {}, train.run
+
+    def run(config, directory, **arguments):
+        rate = config.optimizer.learning_rate
+        made.append((directory.rpartition("/")[2], rate, config.data.train_split))
+        if rate not in outcomes:
+            return train_run(config, directory, **arguments)
+        if isinstance(outcomes[rate], Exception):
+            raise outcomes[rate]
+        return {"step": 4, "eval/accuracy": outcomes[rate]}
+
+    monkeypatch.setattr(train, "run", run)
+    return made, outcomes
+
+
+def test_each_rate_trains_on_a_part_and_the_best_one_on_everything(config, tmp_path, caplog):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "cache"))
+    try:
+        with caplog.at_level("INFO", logger="vit_jax"):
+            results = sweep.sweep(config, str(tmp_path))
+    finally:
+        jax.config.update("jax_compilation_cache_dir", None)
+    measures = {}
+    for name in ("learning_rate_1e-05", "learning_rate_0.003"):
+        record = read_metrics(tmp_path / name)[-1]
+        assert record["eval/count"] == 64
+        stored = json.loads((tmp_path / name / "config.json").read_text())
+        assert stored["config"]["data"]["train_split"] == "train[:256]"
+        measures[name.removeprefix("learning_rate_")] = record["eval/accuracy"]
+    written = json.loads((tmp_path / "sweep.json").read_text())
+    assert written["measures"] == {
+        "1e-05": measures["1e-05"],
+        "0.003": measures["0.003"],
+    }
+    best = max(measures, key=measures.get)
+    assert written["best"] == float(best)
+    final = json.loads((tmp_path / "best" / "config.json").read_text())["config"]
+    assert final["optimizer"]["learning_rate"] == float(best)
+    assert final["data"]["train_split"] == "train[:320]"
+    assert results == read_metrics(tmp_path / "best")[-1]
+    assert "<- best" in caplog.text
+
+
+def test_a_rate_that_diverges_does_not_stop_the_others(config, tmp_path, runs, caplog):
+    made, outcomes = runs
+    config.sweep.learning_rates = (0.1, 1.0, 10.0)
+    outcomes |= {0.1: 0.5, 1.0: NonFiniteLossError("Loss is nan."), 10.0: 0.4}
+    with caplog.at_level("INFO", logger="vit_jax"):
+        assert sweep.sweep(config, str(tmp_path))["eval/accuracy"] == 0.5
+    assert [name for name, *_ in made] == [
+        *("learning_rate_0.1", "learning_rate_1", "learning_rate_10", "best")
+    ]
+    assert "diverged" in caplog.text
+    written = json.loads((tmp_path / "sweep.json").read_text())
+    assert written["measures"] == {"0.1": 0.5, "1.0": None, "10.0": 0.4}
+
+
+def test_nothing_is_best_where_every_rate_diverges(config, tmp_path, runs):
+    _, outcomes = runs
+    outcomes |= dict.fromkeys(config.sweep.learning_rates, NonFiniteLossError("Loss is nan."))
+    with pytest.raises(NonFiniteLossError, match="every learning rate diverged"):
+        sweep.sweep(config, str(tmp_path))
+
+
+@pytest.mark.parametrize("key", ["learning_rates", "train_split", "eval_split"])
+def test_what_to_compare_has_to_be_said(config, tmp_path, key):
+    config.sweep[key] = type(config.sweep[key])()
+    with pytest.raises(ConfigError, match=rf"config\.sweep\.{key} is empty"):
+        sweep.sweep(config, str(tmp_path))
+
+
+def test_a_dry_run_describes_the_first_trial(capsys, restored_logging):
+    arguments = ["--config=tests/tiny.py", "--dry_run", "--config.sweep.learning_rates=(0.1,0.2)"]
+    splits = ["--config.sweep.train_split=train[:90%]", "--config.sweep.eval_split=train[90%:]"]
+    assert sweep.main([*arguments, *splits]) == 0
+    assert "0.1, 0.2" in capsys.readouterr().err
+    assert sweep.main(arguments) == 2
+    assert "config.sweep.train_split is empty" in capsys.readouterr().err
