@@ -121,6 +121,21 @@ def test_without_a_checkpoint_any_config_replaces_the_recorded_one(recorded, tmp
 def test_a_lost_config_is_written_anew_and_a_damaged_one_named(recorded, tmp_path):
     (tmp_path / "config.json").unlink()
     recorded(seed=5)
-    (tmp_path / "config.json").write_text('{"config": ')
-    with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
-        recorded(seed=5)
+    for damaged in ('{"config": ', "[1]", '{"config": [1]}', '{"config": null}'):
+        (tmp_path / "config.json").write_text(damaged)
+        with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
+            recorded(seed=5)
+
+
+def test_keys_that_an_older_version_did_not_know_had_their_defaults(recorded, tmp_path, caplog):
+    recorded(resuming=False)
+    path = tmp_path / "config.json"
+    stored = json.loads(path.read_text())
+    del stored["config"]["ema_decay"], stored["config"]["data"]["classes"]
+    path.write_text(json.dumps(stored))
+    with caplog.at_level(logging.WARNING, logger="vit_jax"):
+        recorded()
+    assert not caplog.records
+    path.write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError, match=r"config\.data\.classes=\[\], not \['1', '2'\]"):
+        recorded(**{"data.classes": ("1", "2")})

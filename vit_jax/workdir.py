@@ -11,7 +11,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 import vit_jax
-from vit_jax.config import flatten
+from vit_jax.config import default_config, flatten
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import write_json
 
@@ -55,11 +55,10 @@ def record_config(directory: epath.Path, config: ConfigDict, *, resuming: bool) 
     for one that would make it another run.
     """
     path = directory / "config.json"
-    # Through JSON and back, so that pairs compare equal to the lists they are stored as.
-    current = json.loads(config.to_json_best_effort())
+    current = as_json(config)
     if resuming and path.exists():
         try:
-            previous = json.loads(path.read_text())["config"]
+            previous = dict(json.loads(path.read_text())["config"])
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error!r}): remove it to resume without comparing configs."
@@ -69,9 +68,16 @@ def record_config(directory: epath.Path, config: ConfigDict, *, resuming: bool) 
         write_json(path, {"config": current, "versions": package_versions()})
 
 
+def as_json(config: ConfigDict) -> dict:
+    """The config through JSON and back, so that pairs equal the lists they are stored as."""
+    return json.loads(config.to_json_best_effort())
+
+
 def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None:
     """Compares two configs as `record_config` describes."""
-    before, after = flatten(previous), flatten(current)
+    # A key that an older version did not know had what is now its default.
+    before = flatten(as_json(default_config())) | flatten(previous)
+    after = flatten(current)
     refused = []
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
