@@ -1,0 +1,78 @@
+"""Fine-tuning from a run of our own: other classes at a higher resolution, then the same again."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.runs import read_metrics
+from vit_jax import load_model, train
+from vit_jax.checkpoint import restore_params
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_compilation_cache(tmp_path_factory):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+def tiny_config(classes, image_size, init=""):
+    config = tiny.get_config()
+    config.data.classes = classes
+    config.data.eval_split = "test[:64]"
+    config.model.depth = 1
+    config.model.image_size = image_size
+    config.init = str(init)
+    config.total_steps = 4
+    config.warmup_steps = 0
+    return config
+
+
+def statuses(text):
+    """What became of each parameter, from the last table in the log."""
+    table = text[text.rindex("Weights from") :]
+    rows = re.findall(r"^ +(loaded|resized|fresh|skipped) +(\S+)", table, re.MULTILINE)
+    return {name: status for status, name in rows}
+
+
+def test_other_classes_then_a_higher_resolution_then_the_same_again(tmp_path, caplog):
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    train.run(tiny_config(("0", "1", "2"), 8), str(first))
+
+    config = tiny_config(("5", "6", "7"), 12, init=first)
+    config.optimizer.name, config.optimizer.learning_rate = "sgd", 0.03
+    config.optimizer.weight_decay = 0.0
+    with caplog.at_level("INFO", logger="vit_jax"):
+        train.run(config, str(second))
+    found = statuses(caplog.text)
+    assert found.pop("position_embedding") == "resized"
+    assert [name for name, status in found.items() if status == "fresh"] == [
+        *("head/bias", "head/kernel")
+    ]
+    # The fresh head starts at zero: every class is as likely.
+    assert read_metrics(second)[0]["train/loss"] == pytest.approx(np.log(3), abs=1e-5)
+    model = load_model(second)
+    assert model.class_names == ("5", "6", "7")
+    assert model.options.image_size == (12, 12)
+
+    caplog.clear()
+    config = tiny_config(("5", "6", "7"), 12, init=second)
+    config.optimizer.learning_rate = 0.0
+    with caplog.at_level("INFO", logger="vit_jax"):
+        train.run(config, str(third))
+    assert set(statuses(caplog.text).values()) == {"loaded"}
+    for before, after in zip(
+        *(jax.tree.leaves(restore_params(workdir)) for workdir in (second, third)), strict=True
+    ):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_a_dry_run_says_what_becomes_of_the_weights(tmp_path, caplog):
+    train.run(tiny_config(("0", "1", "2"), 8), str(tmp_path))
+    caplog.clear()
+    with caplog.at_level("INFO", logger="vit_jax"):
+        train.run(tiny_config(("5", "6", "7"), 12, init=tmp_path), "", dry_run=True)
+    assert statuses(caplog.text)["head/kernel"] == "fresh"
