@@ -47,7 +47,7 @@ def get_config(arguments: str = "pretrain") -> ConfigDict:
 def pretrain(config: ConfigDict) -> None:
     """36,000 images of six classes."""
     config.data.classes = FIRST_CLASSES
-    config.data.train_crop_area = (0.3, 1.0)
+    config.data.train_crop = "inception(0.3, 1)"
     config.model.image_size = 28
     config.batch_size = 128
     config.total_steps = 1_000
@@ -61,7 +61,7 @@ def few_images(config: ConfigDict) -> None:
     first = NUM_IMAGES * config.seed
     config.data.classes = OTHER_CLASSES
     config.data.train_split = f"train[{first}:{first + NUM_IMAGES}]"
-    config.data.train_crop_area = (0.6, 1.0)
+    config.data.train_crop = "inception(0.6, 1)"
     config.model.image_size = 42
     config.batch_size = NUM_IMAGES
     config.total_steps = 200

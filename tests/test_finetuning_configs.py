@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from configs import finetune, vtab
+from configs import finetune, transfer, vtab
 from vit_jax.config import durations, model_options, validate
 from vit_jax.data.labels import LABELS
 from vit_jax.errors import ConfigError
@@ -125,3 +125,20 @@ def test_vtab(line):
 def test_unknown_arguments_are_named(get_config, arguments, message):
     with pytest.raises(ConfigError, match=message):
         get_config(arguments)
+
+
+def test_the_transfer_demonstration_differs_in_its_start_alone():
+    for seed in (0, 2):
+        finetuned, scratch = (
+            transfer.get_config(f"{run},{seed}") for run in ("finetune", "scratch")
+        )
+        validate(finetuned)
+        assert finetuned.data == scratch.data
+        assert finetuned.model == scratch.model
+        assert finetuned.data.train_split == f"train[{20 * seed}:{20 * seed + 20}]"
+        assert (finetuned.init, scratch.init) == ("runs/pretrain", "")
+    first = transfer.get_config("pretrain")
+    assert not set(first.data.classes) & set(finetuned.data.classes)
+    assert first.model.image_size < finetuned.model.image_size
+    with pytest.raises(ConfigError, match="RUN one of pretrain, finetune, scratch"):
+        transfer.get_config("train")
