@@ -8,7 +8,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from vit_jax import sharding
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import default_config
-from vit_jax.optimizer import build_optimizer, path_name
+from vit_jax.optimizer import build_optimizer
+from vit_jax.parameters import path_name
 
 SHAPES = {"embedding/kernel": (8, 16), "blocks/kernel": (3, 16, 8), "head/bias": (5,)}
 LARGE = {"embedding/kernel": (256, 1024), "head/bias": (64,)}

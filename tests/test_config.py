@@ -65,6 +65,7 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("ema_decay", -0.1, "at least 0"),
         ("loss", "hinge", "softmax, sigmoid"),
         ("init_skip", "(", "unterminated"),
+        ("optimizer.freeze", "[", "unterminated"),
         ("data.held_out_fraction", 0.95, "from 0 to 0.9"),
         ("data.train_crop", "incepton", "the nearest: inception"),
         ("data.train_crop", "", "must be one of inception, random_resized"),

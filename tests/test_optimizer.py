@@ -9,7 +9,8 @@ from flax import nnx
 
 from vit_jax.config import default_config
 from vit_jax.models import registry
-from vit_jax.optimizer import OPTIMIZERS, build_optimizer, decay_mask, path_name
+from vit_jax.optimizer import OPTIMIZERS, build_optimizer, decay_mask
+from vit_jax.parameters import path_name
 from vit_jax.schedules import make_schedule
 
 SHAPES = {

@@ -20,7 +20,7 @@ KINDS = [
 
 
 def start_run(workdir):
-    """Dropout, shifts, weight decay and averaging on; a checkpoint every seven steps."""
+    """All that is random or keeps a state is on, and a layer frozen; saved every seven steps."""
     return start_command(
         "--config=tests/tiny.py",
         f"--workdir={workdir}",
@@ -28,6 +28,9 @@ def start_run(workdir):
         "--config.checkpoint_every_steps=7",
         "--config.eval_every_steps=25",
         "--config.model.dropout_rate=0.1",
+        "--config.model.stochastic_depth_rate=0.2",
+        "--config.optimizer.accumulation_steps=2",
+        "--config.optimizer.freeze=blocks/00/",
         "--config.ema_decay=0.9",
     )
 

@@ -15,7 +15,8 @@ from vit_jax import sharding
 from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
 from vit_jax.models import registry
-from vit_jax.optimizer import build_optimizer, path_name
+from vit_jax.optimizer import build_optimizer
+from vit_jax.parameters import path_name
 
 SMALL = {"width": 128, "depth": 3, "num_heads": 4, "mlp_width": 512, "num_classes": 10}
 NAMES = ("data", "fsdp", "tensor")

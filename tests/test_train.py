@@ -9,13 +9,12 @@ from flax import nnx
 import vit_jax
 from tests import tiny
 from tests.runs import GOLDEN, read_metrics
+from tests.stages import Setup, mesh_of
 from vit_jax import sharding, train
 from vit_jax.checkpoint import TrainState, restore_params
-from vit_jax.config import default_config, durations, model_options
-from vit_jax.data.dataset import open_dataset, train_batches
-from vit_jax.forward import make_forward
-from vit_jax.model_file import Preprocessing
+from vit_jax.config import default_config
 from vit_jax.optimizer import build_optimizer
+from vit_jax.parameters import trainable_part
 from vit_jax.schedules import make_schedule
 
 MESHES = [
@@ -24,46 +23,6 @@ MESHES = [
     {"data": 2, "fsdp": 4},
     {"data": 4, "tensor": 2},
 ]
-
-
-def mesh_of(num_devices: int = 8, **axes: int) -> jax.sharding.Mesh:
-    config = default_config().mesh
-    config.update({"data": 1, "fsdp": 1, "tensor": 1, **axes})
-    return sharding.build_mesh(config, jax.devices()[:num_devices])
-
-
-class Setup:
-    """The stages of `train.run` up to the step, on a mesh of the test's choosing."""
-
-    def __init__(self, config, mesh):
-        self.config, self.mesh = config, mesh
-        self.dataset = open_dataset(config)
-        self.options = model_options(config, self.dataset.num_classes)
-        self.durations = durations(config, self.dataset.num_train_examples)
-        self.schedule = train.build_schedule(config, self.durations)
-        self.optimizer = build_optimizer(config.optimizer, self.schedule)
-        initialize = train.make_initializer(config, self.options, self.optimizer)
-        self.abstract = train.abstract_state(initialize, config.seed, mesh)
-        self.state = train.initial_state(initialize, config.seed, self.abstract)
-        structure = train.model_structure(config.model.name, self.options)
-        forward = make_forward(structure, Preprocessing(), mesh)
-        self.step = train.make_train_step(
-            config, forward, self.optimizer, self.schedule, self.abstract, mesh
-        )
-
-    def batches(self):
-        rows = sharding.batch_sharding(self.mesh)
-        stop = self.durations.total
-        return train_batches(self.config, self.dataset, rows, start=0, stop=stop)
-
-    def run(self):
-        """All steps: losses, indices of the examples of every batch in order, the last state."""
-        losses, indices, state = [], [], self.state
-        for batch in self.batches():
-            indices.append(np.asarray(batch["index"]))
-            state, metrics = self.step(state, batch)
-            losses.append(float(metrics["loss"]))
-        return np.array(losses), np.array(indices), state
 
 
 @pytest.mark.parametrize("golden", ["vit_token", "vit_token_representation", "vit_gap"])
@@ -92,7 +51,8 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
     mesh = mesh_of(1)
     state = TrainState(jnp.int32(0), params, transformation.init(params), None)
     state = jax.device_put(state, sharding.replicated(mesh))
-    step = train.make_train_step(config, forward, transformation, schedule, state, mesh)
+    everything = trainable_part("", params)
+    step = train.make_train_step(config, forward, transformation, everything, schedule, state, mesh)
     batch = {
         "image": jnp.asarray(file["images"]),
         "label": jnp.asarray(file["labels"]),

@@ -61,6 +61,7 @@ def test_an_equal_config_resumes_in_silence(recorded, caplog):
         ("model.image_size", 384),
         ("model.dropout_rate", 0.1),
         ("optimizer.name", "sgd"),
+        ("optimizer.freeze", "^(?!head/)"),
     ],
 )
 def test_another_run_is_refused_with_the_difference(recorded, tmp_path, key, value):
@@ -72,6 +73,18 @@ def test_another_run_is_refused_with_the_difference(recorded, tmp_path, key, val
         recorded(**{key: value})
     assert f"{tmp_path} holds a run with config.{key}={old!r}, not {value!r}" in str(error.value)
     assert (tmp_path / "config.json").read_text() == before
+
+
+def test_a_run_from_before_a_key_existed_had_its_default(recorded, tmp_path, caplog):
+    path = tmp_path / "config.json"
+    stored = json.loads(path.read_text())
+    del stored["config"]["optimizer"]["freeze"], stored["config"]["data"]["train_crop_area"]
+    path.write_text(json.dumps(stored))
+    recorded()
+    assert not caplog.records
+    path.write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError, match=r"optimizer\.freeze='', not 'head'"):
+        recorded(**{"optimizer.freeze": "head"})
 
 
 def test_all_differences_are_shown_at_once(recorded):

@@ -18,7 +18,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from vit_jax.errors import CheckpointError, ConfigError
-from vit_jax.optimizer import path_name
+from vit_jax.parameters import path_name
 
 logger = logging.getLogger(__name__)
 

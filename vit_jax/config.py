@@ -61,6 +61,8 @@ RANGES = {  # lowest, highest; both included, and finite
 # At 1 a moving average never moves.
 FROM_ZERO_BELOW_ONE = ("ema_decay", "optimizer.b1", "optimizer.b2", "optimizer.momentum")
 
+EXPRESSIONS = ("init_skip", "optimizer.freeze")  # Regular expressions.
+
 
 def default_config() -> ConfigDict:
     """All keys with their defaults.
@@ -115,6 +117,7 @@ def default_config() -> ConfigDict:
     optimizer.b2 = 0.999  # Decay of Adam's second moment.
     optimizer.momentum = 0.9  # Of sgd.
     optimizer.momentum_dtype = "float32"  # Or bfloat16; sgd's momentum, Adam's first moment.
+    optimizer.freeze = ""  # Regular expression of parameters that stay as they are.
     optimizer.accumulation_steps = 1  # The batch is split into so many micro-batches.
 
     config.schedule = schedule = ConfigDict()
@@ -188,10 +191,11 @@ def validate(config: ConfigDict) -> None:
         if not 0 <= (value := lookup(config, key)) < 1:
             raise ConfigError(f"config.{key}={value}: must be at least 0 and less than 1.")
     train_operations(config.data)
-    try:
-        re.compile(config.init_skip)
-    except re.error as error:
-        raise ConfigError(f"config.init_skip={config.init_skip!r}: {error}.") from error
+    for key in EXPRESSIONS:
+        try:
+            re.compile(lookup(config, key))
+        except re.error as error:
+            raise ConfigError(f"config.{key}={lookup(config, key)!r}: {error}.") from error
     for duration in DURATIONS:
         given = [key for unit in UNITS if config[key := f"{duration}_{unit}"]]
         # An explicit total_steps shortens any preset.

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
+from vit_jax.parameters import path_name
 from vit_jax.schedules import Schedule
 
 
@@ -28,11 +29,6 @@ def momentum(config: ConfigDict) -> optax.GradientTransformation:
 
 
 OPTIMIZERS = {"adamw": adam, "sgd": momentum}
-
-
-def path_name(path: tuple) -> str:
-    """A parameter's name from its place in the tree: "blocks/mlp/dense1/kernel"."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def decay_mask(params: dict) -> dict:

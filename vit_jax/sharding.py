@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from vit_jax.errors import ConfigError
-from vit_jax.optimizer import path_name
+from vit_jax.parameters import LAYERS, path_name
 
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
@@ -92,7 +92,7 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
                 spec[dimension] = "tensor"
     fsdp = mesh.shape["fsdp"]
     if fsdp > 1 and math.prod(shape) >= MIN_FSDP_ELEMENTS:
-        first = 1 if name.startswith("blocks/") else 0
+        first = 1 if name.startswith(LAYERS) else 0
         candidates = [d for d in range(first, len(shape)) if not spec[d] and shape[d] % fsdp == 0]
         if candidates:
             spec[max(candidates, key=lambda d: shape[d])] = "fsdp"
@@ -120,7 +120,8 @@ def like_params(tree: dict, params: dict, shardings: dict, mesh: Mesh) -> dict:
     """Shardings of a state that mirrors the parameters, such as the optimiser's.
 
     An array whose path ends in a parameter's path and that has its shape lies where the parameter
-    does; anything else is copied to every device.
+    does, and so does one that has some of a stacked parameter's layers only; anything else is
+    copied to every device.
     """
     places = {
         path_name(path): (leaf.shape, sharding)
@@ -131,8 +132,10 @@ def like_params(tree: dict, params: dict, shardings: dict, mesh: Mesh) -> dict:
 
     def place(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         for start in range(len(path)):
-            shape, sharding = places.get(path_name(path[start:]), (None, None))
-            if shape == leaf.shape:
+            name = path_name(path[start:])
+            shape, sharding = places.get(name, (None, None))
+            split = 1 if name.startswith(LAYERS) else 0  # The layer axis never is.
+            if shape and len(shape) == leaf.ndim and shape[split:] == leaf.shape[split:]:
                 return sharding
         return replicated(mesh)
 

@@ -27,6 +27,7 @@ from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_
 from vit_jax.models import registry
 from vit_jax.optimizer import build_optimizer
 from vit_jax.overview import describe_run
+from vit_jax.parameters import TrainablePart, trainable_part
 from vit_jax.preemption import PreemptedError
 from vit_jax.profiling import Profiler
 from vit_jax.schedules import Schedule, make_schedule
@@ -72,8 +73,9 @@ def run(
     options = config_lib.model_options(config, dataset.num_classes)
     durations = config_lib.durations(config, dataset.num_train_examples)
     schedule = build_schedule(config, durations)
+    trainable = trainable_part(config.optimizer.freeze, abstract_params(config, options))
     optimizer = build_optimizer(config.optimizer, schedule)
-    initialize = make_initializer(config, options, optimizer)
+    initialize = make_initializer(config, options, optimizer, trainable)
     abstract = abstract_state(initialize, config.seed, mesh)
     logger.info(
         "%s",
@@ -104,7 +106,7 @@ def run(
         write_model_file(directory, file)
 
     forward = make_forward(model_structure(file.name, options), file.preprocessing, mesh)
-    train_step = make_train_step(config, forward, optimizer, schedule, abstract, mesh)
+    train_step = make_train_step(config, forward, optimizer, trainable, schedule, abstract, mesh)
     evaluate = make_evaluate(config, dataset, forward, mesh)
     log = StepLog(
         directory,
@@ -166,16 +168,30 @@ def model_structure(name: str, options: Any) -> nnx.GraphDef:
 # --------------------------------------------------------------------------------------- state
 
 
+def initial_params(config: ConfigDict, options: Any, key: jax.Array) -> dict:
+    """The model's parameters before training, a nested dict of arrays."""
+    model = registry.build_model(config.model.name, key, options)
+    return nnx.to_pure_dict(nnx.split(model)[1])
+
+
+def abstract_params(config: ConfigDict, options: Any) -> dict:
+    """The parameters' shapes and types, with nothing allocated."""
+    return jax.eval_shape(lambda: initial_params(config, options, jax.random.key(0)))
+
+
 def make_initializer(
-    config: ConfigDict, options: Any, optimizer: optax.GradientTransformation
+    config: ConfigDict,
+    options: Any,
+    optimizer: optax.GradientTransformation,
+    trainable: TrainablePart,
 ) -> Callable[[jax.Array], TrainState]:
     """The pure function from a random key to the state before the first update."""
 
     def initialize(key: jax.Array) -> TrainState:
-        model = registry.build_model(config.model.name, key, options)
-        params = nnx.to_pure_dict(nnx.split(model)[1])
+        params = initial_params(config, options, key)
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
-        return TrainState(jnp.int32(0), params, optimizer.init(params), ema)
+        opt_state = optimizer.init(trainable.select(params))
+        return TrainState(jnp.int32(0), params, opt_state, ema)
 
     return initialize
 
@@ -284,26 +300,29 @@ def make_train_step(
     config: ConfigDict,
     forward: Forward,
     optimizer: optax.GradientTransformation,
+    trainable: TrainablePart,
     schedule: Schedule,
     abstract: TrainState,
     mesh: Mesh,
 ) -> TrainStep:
     """One update: (state, batch) -> (state, metrics); the old state is donated.
 
-    The new state lies where `abstract` says, and so do the gradients.
+    Gradients and updates are of the trainable part only. The new state lies where `abstract` says,
+    and so do the gradients.
     """
     places = shardings_of(abstract)
     loss_of = LOSSES[config.loss]
     num_micro = config.optimizer.accumulation_steps
 
-    def loss(params: dict, batch: Batch, key: jax.Array) -> jax.Array:
-        logits = forward(params, batch["image"], key=key)
+    def loss(part: dict, params: dict, batch: Batch, key: jax.Array) -> jax.Array:
+        logits = forward(trainable.insert(part, params), batch["image"], key=key)
         targets = jax.nn.one_hot(batch["label"], logits.shape[-1])
         return jnp.sum(loss_of(logits, targets) * batch["weight"])
 
     def gradient(params: dict, batch: Batch, key: jax.Array) -> tuple[jax.Array, dict]:
-        value, gradients = jax.value_and_grad(loss)(params, batch, key)
-        return value, jax.lax.with_sharding_constraint(gradients, places.params)
+        part = trainable.select(params)
+        value, gradients = jax.value_and_grad(loss)(part, params, batch, key)
+        return value, jax.lax.with_sharding_constraint(gradients, trainable.prune(places.params))
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         weight = batch["mask"].astype(jnp.float32)
@@ -311,8 +330,9 @@ def make_train_step(
         stream = jax.random.fold_in(jax.random.key(config.seed), STEP_STREAM)
         key = jax.random.fold_in(stream, state.step)
         value, gradients = accumulate(gradient, num_micro, state.params, batch, key, mesh)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        part = trainable.select(state.params)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, part)
+        params = trainable.insert(optax.apply_updates(part, updates), state.params)
         ema = state.ema and update_ema(state.ema, params, config.ema_decay, state.step)
         metrics = {
             "loss": value,
@@ -348,9 +368,11 @@ def accumulate(
     def add(total: tuple, micro: tuple) -> tuple[tuple, None]:
         return jax.tree.map(jnp.add, total, gradient(params, *micro)), None
 
-    zeros = jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
-    keys = jax.random.split(key, num_micro)
-    total, _ = jax.lax.scan(add, zeros, (jax.tree.map(split, batch), keys))
+    micro_batches = jax.tree.map(split, batch), jax.random.split(key, num_micro)
+    first = jax.tree.map(lambda x: x[0], micro_batches)
+    shapes = jax.eval_shape(gradient, params, *first)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total, _ = jax.lax.scan(add, zeros, micro_batches)
     return total
 
 
@@ -360,7 +382,8 @@ def update_ema(ema: dict, params: dict, decay: float, step: jax.Array) -> dict:
     The warm-up, min(decay, (1 + step) / (10 + step)), makes a short run's average usable.
     """
     keep = jnp.minimum(decay, (1 + step) / (10 + step))
-    return jax.tree.map(lambda average, new: keep * average + (1 - keep) * new, ema, params)
+    # In this form, a parameter that never changes is its own average to the bit.
+    return jax.tree.map(lambda average, new: average + (1 - keep) * (new - average), ema, params)
 
 
 # ---------------------------------------------------------------------------------------- loop

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 # A run is what these keys say; with another value it cannot be the one that was interrupted.
 IDENTITY = (
-    *("model.", "batch_size", "seed", "optimizer.name"),
+    *("model.", "batch_size", "seed", "optimizer.name", "optimizer.freeze"),
     *("data.source", "data.data_dir", "data.train_split", "data.classes"),
     *("data.label", "data.held_out_fraction"),
 )

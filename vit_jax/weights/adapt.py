@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.errors import WeightsError
+from vit_jax.parameters import LAYERS, layer_names
 from vit_jax.weights.mapping import fill_name
 from vit_jax.weights.resize import (
     resize_channels,
@@ -32,7 +33,6 @@ SILENT_OPTIONS = (
     *("positions", "position_placement"),
 )
 HEAD_OPTIONS = ("num_classes", "representation_size")  # Heads of other models are of no use.
-LAYERS = "blocks/"  # Parameters under it have a leading layer axis.
 
 Shape = tuple[int, ...]
 
@@ -170,10 +170,11 @@ class Adaptation:
 
     def skipped_layers(self, name: str, shape: Shape) -> np.ndarray:
         """Whether `skip` matches: bool [layers] for a stacked parameter, else [1]."""
-        layers = range(shape[0]) if name.startswith(LAYERS) else (None,)
-        names = (layer_names(name, self.weights.file_names.get(name), layer) for layer in layers)
+        ours = layer_names(name, shape)
+        theirs = self.weights.file_names.get(name, name)
+        both = ((our, fill_name(theirs, {"layer": layer})) for layer, our in enumerate(ours))
         return np.array(
-            [bool(self.skip) and any(re.search(self.skip, n) for n in both) for both in names]
+            [bool(self.skip) and any(re.search(self.skip, n) for n in names) for names in both]
         )
 
     def why_fresh(self, name: str, skipped: np.ndarray) -> str:
@@ -218,17 +219,6 @@ def differing(there: Any, here: Any, options: Sequence[str]) -> Iterator[tuple[s
 def family_name(options: Any) -> str:
     """What kind of model the options are of, for messages."""
     return type(options).__name__.removesuffix("Options")
-
-
-def layer_names(name: str, file_name: str | None, layer: int | None) -> list[str]:
-    """A parameter's names, ours and the file's, for one layer of a stacked one."""
-    file_names = [file_name] if file_name else []
-    if layer is None:
-        return [name, *file_names]
-    return [
-        name.replace(LAYERS, f"{LAYERS}{layer:02}/", 1),
-        *(fill_name(file_name, {"layer": layer}) for file_name in file_names),
-    ]
 
 
 def resize_embedding(

@@ -1,0 +1,134 @@
+"""Training with frozen parameters: they keep their bits, and cost the optimiser nothing."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.stages import Setup, mesh_of
+from vit_jax import train
+from vit_jax.checkpoint import restore_params
+from vit_jax.errors import CheckpointError
+from vit_jax.parameters import layer_names, named_leaves
+
+
+def config_with(**values):
+    config = tiny.get_config()
+    config.model.depth = 3
+    config.update_from_flattened_dict({"warmup_steps": 0, **values})
+    return config
+
+
+def by_layer(params):
+    """Every parameter of every layer by its name for regular expressions."""
+    layers = {}
+    for name, leaf in named_leaves(params):
+        names = layer_names(name, leaf.shape)
+        rows = np.asarray(leaf) if len(names) > 1 else [np.asarray(leaf)]
+        layers.update(zip(names, rows, strict=True))
+    return layers
+
+
+def changed_names(before, after):
+    before, after = by_layer(before), by_layer(after)
+    return {name for name in before if not np.array_equal(before[name], after[name])}
+
+
+@pytest.mark.parametrize(
+    ("freeze", "is_frozen", "axes"),
+    [
+        ("^(?!head/)", lambda name: not name.startswith("head/"), {}),
+        ("blocks/0[01]/", lambda name: name.startswith(("blocks/00/", "blocks/01/")), {"fsdp": 8}),
+        (
+            "blocks/01/attention|bias$",
+            lambda name: name.startswith("blocks/01/attention") or name.endswith("bias"),
+            {},
+        ),
+    ],
+)
+def test_exactly_the_frozen_keep_their_bits(freeze, is_frozen, axes):
+    """Ten steps of AdamW with weight decay, averaging, accumulation and stochastic depth."""
+    width = 128 if axes else 32  # Wide enough that fsdp splits the kernels.
+    values = {
+        "optimizer.freeze": freeze,
+        "optimizer.accumulation_steps": 2,
+        "ema_decay": 0.9,
+        "model.stochastic_depth_rate": 0.2,
+        "model.width": width,
+        "model.mlp_width": 4 * width,
+    }
+    config = config_with(**values)
+    setup = Setup(config, mesh_of(8 if axes else 1, **axes))
+    before = jax.tree.map(np.array, setup.state.params)
+    _, _, state = setup.run()
+    expected = {name for name in by_layer(before) if not is_frozen(name)}
+    # A bias on all keys changes no softmax: its gradient is zero but for rounding.
+    expected = {name for name in expected if "key/bias" not in name}
+    for after in (state.params, state.ema):
+        assert {n for n in changed_names(before, after) if "key/bias" not in n} == expected
+    moments = state.opt_state["direction"]
+    wanted = {name: leaf.shape for name, leaf in named_leaves(setup.trainable.select(before))}
+    for moment in (moments.mu, moments.nu):
+        assert {name: leaf.shape for name, leaf in named_leaves(moment)} == wanted
+
+
+def test_a_frozen_layer_leaves_the_others_gradients_alone():
+    """One step of SGD: what is trained moves as if nothing were frozen."""
+    states = {}
+    for freeze in ("", "blocks/01/"):
+        config = config_with(**{"optimizer.name": "sgd", "optimizer.freeze": freeze})
+        config.optimizer.grad_clip_norm, config.total_steps = 0.0, 1
+        _, _, states[freeze] = Setup(config, mesh_of(1)).run()
+    free, frozen = (by_layer(state.params) for state in states.values())
+    for name, value in free.items():
+        if not name.startswith("blocks/01/"):
+            np.testing.assert_allclose(frozen[name], value, atol=1e-7, err_msg=name)
+
+
+def test_the_gradient_norm_is_of_what_is_trained():
+    config = config_with(**{"optimizer.freeze": "^(?!head/)", "optimizer.name": "sgd"})
+    config.optimizer.grad_clip_norm, config.optimizer.learning_rate = 0.0, 1.0
+    config.optimizer.weight_decay, config.schedule.name, config.total_steps = 0.0, "constant", 1
+    setup = Setup(config, mesh_of(1))
+    before = jax.tree.map(np.array, setup.state.params)
+    state, metrics = setup.step(setup.state, next(setup.batches()))
+    moved = jax.tree.map(lambda a, b: np.sum((a - b) ** 2), before, state.params)
+    np.testing.assert_allclose(
+        metrics["grad_norm"], np.sqrt(sum(jax.tree.leaves(moved))), rtol=1e-5
+    )
+
+
+def test_fsdp_splits_the_state_of_the_layers_that_are_trained():
+    values = {"optimizer.freeze": "blocks/01/", "model.width": 64, "model.mlp_width": 512}
+    config = config_with(**values)
+    setup = Setup(config, mesh_of(fsdp=8))
+    moments = dict(named_leaves(setup.state.opt_state["direction"].mu))
+    kernel = moments["blocks/mlp/dense1/kernel"]
+    assert kernel.shape == (2, 64, 512)
+    assert kernel.addressable_shards[0].data.size * 8 == kernel.size
+
+
+def test_a_frozen_run_resumes_and_another_expression_is_refused(tmp_path):
+    def start(workdir, **values):
+        # At a constant rate, a shorter run is the longer one's beginning.
+        frozen = {"optimizer.freeze": "blocks/01/", "schedule.name": "constant", "ema_decay": 0.9}
+        train.run(config_with(**{**frozen, **values}), tmp_path / workdir)
+
+    start("straight", total_steps=6)
+    start("resumed", total_steps=3)
+    with pytest.raises(CheckpointError, match=r"optimizer\.freeze='blocks/01/', not 'blocks/02/'"):
+        start("resumed", total_steps=6, **{"optimizer.freeze": "blocks/02/"})
+    start("resumed", total_steps=6)
+    for ema in (False, True):
+        expected = restore_params(tmp_path / "straight", ema=ema)
+        found = restore_params(tmp_path / "resumed", ema=ema)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_a_probe_starts_from_the_weights_of_another_run(tmp_path):
+    train.run(config_with(total_steps=2), tmp_path / "pretrained")
+    probe = config_with(total_steps=2, **{"optimizer.freeze": "^(?!head/)", "init_skip": "^head/"})
+    probe.init = str(tmp_path / "pretrained")
+    train.run(probe, tmp_path / "probe")
+    trunk, found = (restore_params(tmp_path / run) for run in ("pretrained", "probe"))
+    assert changed_names(trunk, found) == {"head/bias", "head/kernel"}

@@ -1,0 +1,102 @@
+"""Parameters by name, and which of them are trained.
+
+Block parameters are stacked with a leading layer axis. Regular expressions see them one layer at a
+time, under names such as `blocks/07/mlp/dense1/kernel`, and match as `re.search` does: anywhere in
+the name, unless they start with `^`.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from vit_jax.errors import ConfigError
+
+LAYERS = "blocks/"  # Parameters under it have a leading layer axis.
+
+
+def path_name(path: tuple) -> str:
+    """A parameter's name from its place in the tree: "blocks/mlp/dense1/kernel"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Every leaf of a tree with its name."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        yield path_name(path), leaf
+
+
+def layer_names(name: str, shape: tuple[int, ...]) -> list[str]:
+    """A parameter's names for regular expressions: one for each layer of a stacked one."""
+    if not name.startswith(LAYERS):
+        return [name]
+    return [name.replace(LAYERS, f"{LAYERS}{layer:02}/", 1) for layer in range(shape[0])]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainablePart:
+    """What is trained of the parameters: whole arrays, and some layers of stacked ones.
+
+    Gradients are taken of this part only, and the optimiser knows no other.
+    """
+
+    layers: dict[str, np.ndarray | None]  # Name -> indices of the trained layers; None: all of it.
+
+    def prune(self, tree: dict) -> dict:
+        """A tree shaped as the parameters, without the arrays that are frozen whole."""
+        flat = flatten_dict(tree, sep="/")
+        return unflatten_dict({name: flat[name] for name in self.layers}, sep="/")
+
+    def select(self, params: dict) -> dict:
+        """The trained part; of a stacked array with frozen layers, the layers that are trained."""
+        flat = flatten_dict(params, sep="/")
+        for name, layers in self.layers.items():
+            if layers is not None:
+                flat[name] = flat[name][layers]
+        return self.prune(unflatten_dict(flat, sep="/"))
+
+    def insert(self, part: dict, params: dict) -> dict:
+        """The parameters with `part`, shaped as by `select`, in its place."""
+        flat = flatten_dict(params, sep="/")
+        for name, array in flatten_dict(part, sep="/").items():
+            layers = self.layers[name]
+            flat[name] = array if layers is None else flat[name].at[layers].set(array)
+        return unflatten_dict(flat, sep="/")
+
+
+def trainable_part(freeze: str, params: dict) -> TrainablePart:
+    """All parameters but those, or those layers, whose names the expression `freeze` matches.
+
+    Args:
+      freeze: a regular expression; "" freezes nothing.
+      params: nested dict of arrays or shapes.
+
+    Raises:
+      ConfigError: the expression matches no parameter, or all of them.
+    """
+    names = {name: layer_names(name, leaf.shape) for name, leaf in named_leaves(params)}
+    trained = {
+        name: np.array([not (freeze and re.search(freeze, layer)) for layer in layers])
+        for name, layers in names.items()
+    }
+    masks = np.concatenate(list(trained.values()))
+    if freeze and masks.all():
+        examples = ", ".join(layers[-1] for layers in list(names.values())[:3])
+        raise ConfigError(
+            f"config.optimizer.freeze={freeze!r} matches no parameter; names are such as {examples}."
+        )
+    if not masks.any():
+        raise ConfigError(
+            f"config.optimizer.freeze={freeze!r} matches every parameter: nothing is left to train."
+        )
+    return TrainablePart(
+        {
+            name: None if mask.all() else np.flatnonzero(mask)
+            for name, mask in trained.items()
+            if mask.any()
+        }
+    )
