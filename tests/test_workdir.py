@@ -75,18 +75,6 @@ def test_another_run_is_refused_with_the_difference(recorded, tmp_path, key, val
     assert (tmp_path / "config.json").read_text() == before
 
 
-def test_a_run_from_before_a_key_existed_had_its_default(recorded, tmp_path, caplog):
-    path = tmp_path / "config.json"
-    stored = json.loads(path.read_text())
-    del stored["config"]["optimizer"]["freeze"], stored["config"]["data"]["train_crop_area"]
-    path.write_text(json.dumps(stored))
-    recorded()
-    assert not caplog.records
-    path.write_text(json.dumps(stored))
-    with pytest.raises(CheckpointError, match=r"optimizer\.freeze='', not 'head'"):
-        recorded(**{"optimizer.freeze": "head"})
-
-
 def test_all_differences_are_shown_at_once(recorded):
     with pytest.raises(CheckpointError, match=r"batch_size=128, not 64; config\.seed=0, not 1: "):
         recorded(batch_size=64, seed=1, total_steps=7)
