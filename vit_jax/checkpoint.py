@@ -232,12 +232,15 @@ def restore_params(
     """
     if not (epath.Path(workdir) / "checkpoints").exists():
         raise CheckpointError(f"{workdir} has no folder checkpoints: it is not a run's workdir.")
-    checkpoints = Checkpoints(workdir, read_only=True)
-    try:
+    with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
         step = checkpoints.step_of(checkpoint)
         return checkpoints.restore_item(step, "ema" if ema else "params")
-    finally:
-        checkpoints.close()
+
+
+def find_step(workdir: str | os.PathLike[str], checkpoint: str | int) -> int:
+    """The step of a run's "latest" or "best" checkpoint, or a given step if it is there."""
+    with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
+        return checkpoints.step_of(checkpoint)
 
 
 def to_nested(tree: Any) -> dict:

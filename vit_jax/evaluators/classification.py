@@ -1,5 +1,6 @@
 """Accuracy and loss over a whole split, each example once."""
 
+import math
 from collections.abc import Callable, Iterable
 
 import jax
@@ -23,7 +24,8 @@ class ClassificationEvaluator:
         """
 
         def sums(params: dict, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            logits, labels, mask = forward(params, batch["image"]), batch["label"], batch["mask"]
+            logits, labels = forward(params, batch["image"]), batch["label"]
+            mask = batch["mask"] & (labels >= 0)
             num_classes = logits.shape[-1]
             losses = loss(logits, jax.nn.one_hot(labels, num_classes))
             totals = {
@@ -44,10 +46,12 @@ class ClassificationEvaluator:
 
         Args:
           params: of the model.
-          batches: dicts of `image`, `label` [B] int and `mask` [B] bool, False for padding.
+          batches: dicts of `image`, `label` [B] int and `mask` [B] bool, False for padding; what
+            has a negative label is not counted either.
 
         Returns:
-          `loss`, `accuracy`, `top5_accuracy` (above five classes), each in its mean, and `count`.
+          `loss`, `accuracy`, `top5_accuracy` (above five classes), each in its mean, and `count`;
+          means of nothing are NaN.
         """
         totals: dict[str, float] = {}
         pending = None  # Read one batch late, so that the device never waits for the host.
@@ -57,7 +61,8 @@ class ClassificationEvaluator:
             pending = latest
         _add(totals, pending)
         count = totals.pop("count")
-        return {**{name: total / count for name, total in totals.items()}, "count": int(count)}
+        means = {name: total / count if count else math.nan for name, total in totals.items()}
+        return {**means, "count": int(count)}
 
 
 def _add(totals: dict[str, float], sums: dict[str, jax.Array] | None) -> None:

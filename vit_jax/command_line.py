@@ -1,0 +1,118 @@
+"""What the commands that use a trained model share: flags, loading, exit codes.
+
+Exit codes: 0 done; 1 done, but some images could not be read; 2 a mistake in what was asked for;
+130 stopped by Ctrl-C.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from etils import epath
+from flax import nnx
+
+from vit_jax.errors import ConfigError, UserError, WeightsError
+from vit_jax.export import parse_options
+from vit_jax.logging import setup_logging
+from vit_jax.weights.loading import load_model
+
+DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+FLAGS_OF_THEIR_OWN = ("path", "checkpoint", "ema")
+
+logger = logging.getLogger("vit_jax")
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises ConfigError for a command line that it does not understand."""
+
+    def __init__(self, module: str, description: str):
+        super().__init__(prog=f"python -m {module}", description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> None:
+        """Called by argparse for any mistake."""
+        raise ConfigError(f"{message}; --help lists the flags.")
+
+
+def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Runs a command, and turns what users and systems can cause into a message and a code."""
+    setup_logging()
+    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns that it may only read.
+    try:
+        exit_code = command(arguments)
+        sys.stdout.flush()
+        return exit_code
+    except UserError as error:
+        logger.error("%s", error)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # Whoever reads standard output, such as `head`, has enough.
+        discard_output()
+        return DONE
+    except OSError as error:  # Such as a full disk.
+        discard_output()
+        logger.error("%s", error)
+        return USER_ERROR
+
+
+def discard_output() -> None:
+    """Keeps Python from writing what is left of standard output when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def at_least_one(text: str) -> int:
+    """The type of a flag that counts something."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that say which parameters of a model to load, and how to read its file."""
+    parser.add_argument(
+        "--checkpoint",
+        type=lambda text: int(text) if text.isdecimal() else text,
+        default="latest",
+        help="of a workdir: latest, best, a step",
+    )
+    parser.add_argument("--ema", action="store_true", help="of a workdir: averaged parameters")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a model option that its file does not say, or another value for it: image_size=384",
+    )
+
+
+def is_workdir(path: str) -> bool:
+    """Whether a run keeps its checkpoints there."""
+    return (epath.Path(path) / "checkpoints").exists()
+
+
+def load_classifier(path: str, flags: argparse.Namespace) -> nnx.Module:
+    """The model at `path`, by the flags of `add_model_flags`.
+
+    Raises:
+      WeightsError: it cannot be read, or has no head.
+      ConfigError: the flags do not fit it.
+    """
+    if not is_workdir(path) and (flags.ema or flags.checkpoint != "latest"):
+        raise ConfigError(f"--checkpoint and --ema choose from a run's workdir; {path} is none.")
+    options = parse_options(flags.option)
+    for key in FLAGS_OF_THEIR_OWN:
+        if key in options:
+            raise ConfigError(f"--option={key}=...: {key!r} is no option of a model.")
+    model = load_model(path, checkpoint=flags.checkpoint, ema=flags.ema, **options)
+    if not model.options.num_classes:
+        raise WeightsError(f"{path} has no head, so it does not tell classes apart: fine-tune it.")
+    if not np.any(model.head.kernel[...]):
+        logger.warning("The head of %s is all zeros: nothing has been trained with it.", path)
+    return model

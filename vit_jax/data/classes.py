@@ -1,0 +1,106 @@
+"""Data as a trained model sees it: labelled by the model's classes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.splits import Example, Source
+from vit_jax.errors import DataError
+
+UNREADABLE = -1  # The label of an image that cannot be read: it is not counted.
+
+logger = logging.getLogger(__name__)
+
+
+def match_classes(
+    model_names: Sequence[str], num_classes: int, data_names: Sequence[str]
+) -> tuple[np.ndarray, str]:
+    """The model's class for each class of the data.
+
+    Classes are matched by name: their order may differ, and the data may lack some. Where the model
+    has no names, by number: then there must be as many on both sides.
+
+    Args:
+      model_names: of the model's classes; empty if unknown.
+      num_classes: how many it has.
+      data_names: of the data's classes.
+
+    Returns:
+      The model's label [K] int32 for each of the data's K labels, and a remark to print, empty if
+      both sides have the same list.
+
+    Raises:
+      DataError: a class of the data is not among the model's; the message names the first.
+    """
+    numbers = np.arange(len(data_names), dtype=np.int32)
+    if not model_names:
+        if len(data_names) != num_classes:
+            raise DataError(
+                f"the model has {num_classes:,} classes, the data {len(data_names):,}: "
+                f"{abbreviate(data_names)}."
+            )
+        return numbers, f"classes are matched by number: 0 is {data_names[0]!r}"
+    if tuple(model_names) == tuple(data_names):
+        return numbers, ""
+    places = {name: place for place, name in enumerate(model_names)}
+    for number, name in enumerate(data_names):
+        if name not in places:
+            there = f"{model_names[number]!r} there" if number < num_classes else "absent there"
+            raise DataError(
+                f"class {number} of the data, {name!r}, is not among the model's {num_classes:,} "
+                f"classes ({number} is {there}): {abbreviate(model_names)}."
+            )
+    if len(places) < num_classes or len(set(data_names)) < len(data_names):
+        raise DataError("a class name occurs twice, so classes in another order cannot be matched.")
+    labels = np.array([places[name] for name in data_names], np.int32)
+    remarks = []
+    if len(labels) < num_classes:
+        remarks.append(f"the data has {len(labels)} of the model's {num_classes:,} classes")
+    if moved := np.flatnonzero(labels != numbers).tolist():
+        name, there = data_names[moved[0]], labels[moved[0]]
+        remarks.append(f"classes are matched by name: {name!r} is {moved[0]} here, {there} there")
+    return labels, "; ".join(remarks)
+
+
+def abbreviate(names: Sequence[str], limit: int = 10) -> str:
+    """The first few names."""
+    shown = ", ".join(names[:limit])
+    return f"{shown}, …" if len(names) > limit else shown
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledForModel:
+    """A source with its images decoded for a model and labelled by the model's classes.
+
+    An image that cannot be read is named in the log and has the label `UNREADABLE`.
+    """
+
+    source: Source
+    transform: Callable[[Any], np.ndarray]
+    labels: np.ndarray  # [K], as `match_classes` returns them
+    blank: np.ndarray  # stands for an image that cannot be read
+    reported: set[int] = dataclasses.field(default_factory=set)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The source's own."""
+        return self.source.class_names
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Example:
+        name = ""
+        try:
+            image, label, name = self.source[index]
+            return Example(self.transform(image), int(self.labels[label]), name)
+        except (DataError, OSError) as error:
+            if index not in self.reported:
+                self.reported.add(index)
+                logger.warning("Not counted: %s: %s", name or f"example {index}", error)
+            return Example(self.blank, UNREADABLE, name)

@@ -1,0 +1,325 @@
+"""The command that measures trained models.
+
+    python -m vit_jax.evaluate MODEL... --source=folder:DIR [--json=FILE] [--csv=FILE]
+
+MODEL is anything that `vit_jax.load_model` reads. Preprocessing and class names are the model's. A
+run's workdir needs no --source: its own evaluation data is the default. Exit codes: 0 done; 1 done,
+but some images could not be read; 2 some model could not be measured.
+"""
+
+import argparse
+import contextlib
+import csv
+import dataclasses
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from flax import nnx
+from ml_collections import ConfigDict
+
+from vit_jax import sharding
+from vit_jax.checkpoint import find_step
+from vit_jax.command_line import (
+    DONE,
+    SOME_UNREADABLE,
+    USER_ERROR,
+    Parser,
+    add_model_flags,
+    at_least_one,
+    is_workdir,
+    load_classifier,
+    run_command,
+)
+from vit_jax.config import default_config
+from vit_jax.data.classes import LabelledForModel, match_classes
+from vit_jax.data.pipeline import batches
+from vit_jax.data.sources import open_source
+from vit_jax.errors import ConfigError, DataError, UserError
+from vit_jax.evaluators.classification import ClassificationEvaluator
+from vit_jax.inference import make_classifier, make_transform
+from vit_jax.losses import LOSSES
+
+BATCH_SIZE = 64  # On each device.
+COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
+COUNTED_BY_MODEL = ("fake", "tfds")  # Sources that may not know how many classes they have.
+FLAGS = {"data.source": "--source", "data.eval_split": "--split", "data.data_dir": "--data_dir"}
+
+logger = logging.getLogger("vit_jax")
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What was measured of one model on one source; a row of the table and of the CSV file."""
+
+    model: str
+    checkpoint: int | None  # the step; None if `model` is no workdir
+    ema: bool
+    parameters: int
+    image_size: str  # height x width
+    source: str
+    split: str  # empty: the source's own evaluation split
+    count: int
+    unreadable: int
+    accuracy: float
+    top5_accuracy: float | None  # None with five classes or fewer
+    loss: float
+    images_per_second: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What to measure of one model, and on what."""
+
+    model: str
+    data: ConfigDict  # as `config.data`
+    loss: str
+
+    @property
+    def place(self) -> str:
+        """The source, and the split if it is not the source's own."""
+        return f"{self.data.source} {self.data.eval_split}".strip()
+
+
+def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; raises ConfigError if it is not understood."""
+    parser = Parser("vit_jax.evaluate", "Measures trained models.")
+    parser.add_argument(
+        "models", nargs="+", metavar="MODEL", help="a workdir, an export, .npz, .safetensors, ..."
+    )
+    parser.add_argument(
+        "--source", default="", help="digits | folder:DIR | idx:DIR | tfds:NAME[:CONFIG] | fake"
+    )
+    parser.add_argument("--split", default="", help="such as test or train[:10%%]")
+    parser.add_argument("--data_dir", default="", help="where prepared TFDS data lies")
+    add_model_flags(parser)
+    parser.add_argument(
+        "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
+    )
+    parser.add_argument("--loss", choices=tuple(LOSSES), help="default: a run's own, else softmax")
+    parser.add_argument(
+        "--ignore_class_names", action="store_true", help="match classes by number, not by name"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the results as a list of objects")
+    parser.add_argument("--csv", metavar="FILE", help="write the results as a table")
+    return parser.parse_args(arguments)
+
+
+def plan(path: str, flags: argparse.Namespace) -> Task:
+    """What the flags say about one model; what they leave open, its run's config says.
+
+    Raises ConfigError if neither names the data.
+    """
+    data, loss = default_config().data, "softmax"
+    file = epath.Path(path) / "config.json"
+    if is_workdir(path) and (file.exists() or not flags.source):
+        data, loss = read_run_config(file)
+    if flags.source:
+        data = default_config().data
+        data.update(source=flags.source, data_dir=flags.data_dir)
+    if not data.source:
+        raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
+    if flags.split:
+        data.eval_split = flags.split
+    return Task(path, data, flags.loss or loss)
+
+
+def read_run_config(file: epath.Path) -> tuple[ConfigDict, str]:
+    """A run's `config.data` and its loss; raises ConfigError if the file is missing or damaged."""
+    data = default_config().data
+    try:
+        config = json.loads(file.read_text())["config"]
+        data.update({key: value for key, value in config["data"].items() if key in data})
+        return data, config["loss"]
+    except FileNotFoundError:
+        raise ConfigError(f"{file} is missing: name the data with --source=....") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{file} is damaged ({error!r}): name the data with --source.") from error
+
+
+def evaluate(task: Task, flags: argparse.Namespace) -> Result:
+    """Loads one model and measures it.
+
+    Raises:
+      UserError: the model or its data cannot be read, or their classes differ.
+    """
+    step = find_step(task.model, flags.checkpoint) if is_workdir(task.model) else None
+    model = load_classifier(task.model, flags)
+    examples = open_examples(task, model, flags.ignore_class_names)
+    measured = measure(model, examples, task.loss, flags.batch_size)
+    return Result(
+        model=task.model,
+        checkpoint=step,
+        ema=flags.ema,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(nnx.split(model)[1])),
+        image_size="x".join(map(str, model.options.image_size)),
+        source=task.data.source,
+        split=task.data.eval_split,
+        **measured,
+    )
+
+
+def open_examples(task: Task, model: nnx.Module, ignore_class_names: bool) -> LabelledForModel:
+    """The examples, decoded for the model and labelled by its classes."""
+    options, transform = model.options, make_transform(model)
+    knows_classes = task.data.source.partition(":")[0] not in COUNTED_BY_MODEL
+    source = open_source(
+        task.data,
+        task.data.eval_split,
+        image_size=options.image_size,
+        channels=options.channels,
+        num_classes=0 if knows_classes else options.num_classes,
+    )
+    names = () if ignore_class_names else model.class_names
+    try:
+        labels, remark = match_classes(names, options.num_classes, source.class_names)
+    except DataError as error:
+        raise DataError(
+            f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
+            "the same order under other names, add --ignore_class_names."
+        ) from None
+    if remark:
+        logger.info("%s on %s: %s.", task.model, task.data.source, remark)
+    blank = np.zeros((*options.image_size, options.channels), np.uint8)
+    return LabelledForModel(source, transform, labels, blank)
+
+
+def measure(
+    model: nnx.Module, examples: LabelledForModel, loss: str, batch_size: int | None
+) -> dict[str, Any]:
+    """Accuracy, loss, counts and speed of a model on all examples, each once."""
+    classifier = make_classifier(model)
+    per_batch = min(batch_size or BATCH_SIZE * classifier.mesh.size, len(examples))
+    evaluator = ClassificationEvaluator(classifier.forward, LOSSES[loss])
+    rows, stopwatch = sharding.batch_sharding(classifier.mesh), Stopwatch()
+    size = classifier.round_up(per_batch)
+    loaded = batches(examples, as_it_is, batch_size=size, sharding=rows, seed=None)
+    with contextlib.closing(loaded):
+        means = evaluator(classifier.params, stopwatch.time(loaded))
+        seconds = stopwatch.seconds
+    if not means["count"]:
+        raise DataError(f"none of the {len(examples):,} images can be read.")
+    return {
+        "top5_accuracy": None,
+        **means,
+        "unreadable": len(examples) - means["count"],
+        "images_per_second": len(examples) / seconds,
+    }
+
+
+def as_it_is(image: np.ndarray) -> np.ndarray:
+    """The transform of images that are decoded already."""
+    return image
+
+
+class Stopwatch:
+    """Times what is done with batches, but for compiling, which the first one waits for."""
+
+    def __init__(self) -> None:
+        self._start = math.inf
+
+    def time(self, batches: Iterable[dict]) -> Iterator[dict]:
+        """The same batches."""
+        for batch in batches:
+            yield batch
+            self._start = min(self._start, time.perf_counter())
+
+    @property
+    def seconds(self) -> float:
+        """Since the first batch was computed on its way, until now."""
+        return time.perf_counter() - self._start
+
+
+# ------------------------------------------------------------------------------------- results
+
+
+def table_row(tasks: Sequence[Task]) -> str:
+    """The format of the table's rows, as wide as the names in it."""
+    names = max(len(task.model) for task in tasks)
+    places = max(len(task.place) for task in tasks)
+    return f"{{:{names}}}  {{:{places}}}" + "  {:>8}" * 5
+
+
+def cells(task: Task, result: Result) -> tuple[str, ...]:
+    """A row of the table."""
+    return (
+        *(task.model, task.place, f"{result.count:,}", f"{result.accuracy:.2%}"),
+        "–" if result.top5_accuracy is None else f"{result.top5_accuracy:.2%}",
+        *(f"{result.loss:.4f}", f"{result.images_per_second:,.0f}"),
+    )
+
+
+def write_json(path: str, results: Sequence[Result]) -> None:
+    """Writes a list of objects; what is not a number is null."""
+    rows = [
+        {key: None if value != value else value for key, value in vars(result).items()}
+        for result in results
+    ]
+    epath.Path(path).write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def write_csv(path: str, results: Sequence[Result]) -> None:
+    """Writes a row for each result under a header."""
+    with epath.Path(path).open("w") as file:
+        writer = csv.DictWriter(
+            file, [field.name for field in dataclasses.fields(Result)], lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(map(vars, results))
+
+
+def write_results(results: Sequence[Result], flags: argparse.Namespace) -> None:
+    """Writes the files asked for; raises ConfigError if one cannot be."""
+    for flag, path, write in (("json", flags.json, write_json), ("csv", flags.csv, write_csv)):
+        try:
+            if path:
+                write(path, results)
+        except OSError as error:
+            raise ConfigError(f"--{flag}={path} cannot be written: {error.strerror}.") from error
+
+
+# ------------------------------------------------------------------------------------- command
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Measures one model after another; one that cannot be measured does not stop the rest."""
+    flags = parse_flags(arguments)
+    tasks = [plan(path, flags) for path in flags.models]
+    write_results([], flags)  # Better an error now than after the work.
+    row, results = table_row(tasks), []
+    for task in tasks:
+        try:
+            results.append(evaluate(task, flags))
+        except UserError as error:
+            logger.error("%s", in_flags(str(error)))
+            continue
+        if len(results) == 1:
+            print(row.format(*COLUMNS))
+        print(row.format(*cells(task, results[-1])), flush=True)
+        write_results(results, flags)
+    if len(results) < len(tasks):
+        return USER_ERROR
+    return SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
+
+
+def in_flags(message: str) -> str:
+    """A message about the data with this command's flags in place of the config's keys."""
+    for key, flag in FLAGS.items():
+        message = message.replace(f"--config.{key}", flag).replace(f"config.{key}", flag)
+    return message
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+    return run_command(run, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
