@@ -50,7 +50,13 @@ from vit_jax.losses import LOSSES
 BATCH_SIZE = 64  # On each device.
 COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
 COUNTED_BY_MODEL = ("fake", "tfds")  # Sources that may not know how many classes they have.
-FLAGS = {"data.source": "--source", "data.eval_split": "--split", "data.data_dir": "--data_dir"}
+# What this command calls the config's keys.
+WORDS = {
+    "data.source": "--source",
+    "data.eval_split": "--split",
+    "data.data_dir": "--data_dir",
+    "data.held_out_fraction": "a part",
+}
 
 logger = logging.getLogger("vit_jax")
 
@@ -115,8 +121,10 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
 def plan(path: str, flags: argparse.Namespace) -> Task:
     """What the flags say about one model; what they leave open, its run's config says.
 
-    Raises ConfigError if neither names the data.
+    Raises ConfigError if neither names the data, or there is no such model.
     """
+    if not epath.Path(path).exists():
+        raise ConfigError(f"{path!r}: there is no such file or folder.")
     data, loss = default_config().data, "softmax"
     file = epath.Path(path) / "config.json"
     if is_workdir(path) and (file.exists() or not flags.source):
@@ -139,7 +147,7 @@ def read_run_config(file: epath.Path) -> tuple[ConfigDict, str]:
         data.update({key: value for key, value in config["data"].items() if key in data})
         return data, config["loss"]
     except FileNotFoundError:
-        raise ConfigError(f"{file} is missing: name the data with --source=....") from None
+        raise ConfigError(f"{file} is missing: name the data with --source.") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file} is damaged ({error!r}): name the data with --source.") from error
 
@@ -298,7 +306,7 @@ def run(arguments: Sequence[str]) -> int:
         try:
             results.append(evaluate(task, flags))
         except UserError as error:
-            logger.error("%s", in_flags(str(error)))
+            logger.error("%s", in_own_words(str(error)))
             continue
         if len(results) == 1:
             print(row.format(*COLUMNS))
@@ -309,10 +317,10 @@ def run(arguments: Sequence[str]) -> int:
     return SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
 
 
-def in_flags(message: str) -> str:
+def in_own_words(message: str) -> str:
     """A message about the data with this command's flags in place of the config's keys."""
-    for key, flag in FLAGS.items():
-        message = message.replace(f"--config.{key}", flag).replace(f"config.{key}", flag)
+    for key, word in WORDS.items():
+        message = message.replace(f"--config.{key}", word).replace(f"config.{key}", word)
     return message
 
 

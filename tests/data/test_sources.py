@@ -1,5 +1,7 @@
 import pytest
 
+from vit_jax.config import default_config
+from vit_jax.data.dataset import open_dataset
 from vit_jax.data.sources import Example, Source, open_source
 from vit_jax.errors import ConfigError, DataError
 
@@ -19,10 +21,12 @@ def test_unknown_kind_names_the_nearest_and_all(data):
         open_split(data)
 
 
-def test_more_classes_than_the_model(data):
-    data.source = "digits"
-    with pytest.raises(DataError, match="has 10 classes, but the model has 7"):
-        open_split(data, num_classes=7)
+def test_more_classes_than_the_model():
+    config = default_config()
+    config.data.source = "digits"
+    config.model.num_classes = 7
+    with pytest.raises(DataError, match=r"has 10 classes, but config\.model\.num_classes=7"):
+        open_dataset(config)
 
 
 def test_parts_of_splits(data):

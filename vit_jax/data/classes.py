@@ -44,7 +44,7 @@ def match_classes(
                 f"the model has {num_classes:,} classes, the data {len(data_names):,}: "
                 f"{abbreviate(data_names)}."
             )
-        return numbers, f"classes are matched by number: 0 is {data_names[0]!r}"
+        return numbers, f"classes are matched by number, and the data calls 0 {data_names[0]!r}"
     if tuple(model_names) == tuple(data_names):
         return numbers, ""
     places = {name: place for place, name in enumerate(model_names)}

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from vit_jax.data import pipeline, transforms
 from vit_jax.data.sources import Source, open_source
+from vit_jax.errors import DataError
 from vit_jax.models.base import as_pair
 
 Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B]
@@ -43,7 +44,15 @@ def open_dataset(config: ConfigDict, *, required: bool = True) -> Dataset:
         return Dataset(None, None, *transforms_of, data.num_train_examples, num_classes, ())
 
     def open_split(split: str) -> Source:
-        return open_source(data, split, image_size=size, channels=channels, num_classes=num_classes)
+        source = open_source(
+            data, split, image_size=size, channels=channels, num_classes=num_classes
+        )
+        if num_classes and len(source.class_names) > num_classes:
+            raise DataError(
+                f"config.data.source={data.source!r} has {len(source.class_names)} classes, but "
+                f"config.model.num_classes={num_classes}: set it to 0 to take them from the data."
+            )
+        return source
 
     train, evaluation = open_split(data.train_split), open_split(data.eval_split)
     names = train.class_names

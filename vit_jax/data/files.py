@@ -36,17 +36,15 @@ def find_files(inputs: Sequence[str], listing: Iterable[bytes]) -> Iterator[str]
 
 
 def _not_empty(name: str, paths: Iterator[str]) -> Iterator[str]:
-    first = next(paths, None)
-    if first is None:
+    """The same paths; raises DataError if there is none."""
+    for first in paths:
+        return itertools.chain([first], paths)
+    if name == STANDARD_INPUT:
+        raise DataError("Standard input names no files.")
+    if os.path.isdir(os.path.expanduser(name)):
         extensions = ", ".join(IMAGE_EXTENSIONS)
-        raise DataError(
-            "Standard input names no files."
-            if name == STANDARD_INPUT
-            else f"{name}: this folder holds no image files ({extensions})."
-            if os.path.isdir(os.path.expanduser(name))
-            else f"{name}: there is no such file or folder, and as a glob it matches none."
-        )
-    return itertools.chain([first], paths)
+        raise DataError(f"{name}: this folder holds no image files ({extensions}).")
+    raise DataError(f"{name!r}: there is no such file or folder, and as a glob it matches none.")
 
 
 def _find(name: str, listing: Iterable[bytes]) -> Iterator[str]:

@@ -21,7 +21,7 @@ import ml_collections
 from vit_jax.data import arrays, folder, tfds
 from vit_jax.data.splits import Example as Example
 from vit_jax.data.splits import Shape, Source, open_split, select_classes
-from vit_jax.errors import ConfigError, DataError
+from vit_jax.errors import ConfigError
 
 _KINDS = {
     "digits": arrays.digits,
@@ -48,11 +48,11 @@ def open_source(
             "train[:800]+test[100:200]". Empty: the source's own evaluation split.
         image_size: (height, width) of `fake` images; other sources ignore it.
         channels: of `fake` images; other sources ignore it.
-        num_classes: the model's classes; 0 if they come from the data.
+        num_classes: of `fake` images, and of data that does not say how many it has; 0: unknown.
 
     Raises:
         ConfigError: `data.source` or `split` is malformed.
-        DataError: the data is missing, malformed, or has more classes than the model.
+        DataError: the data is missing or malformed.
     """
     kind, _, place = data.source.partition(":")
     if not data.source:
@@ -69,13 +69,7 @@ def open_source(
     splits = _KINDS[kind](place, data, Shape(tuple(image_size), channels, num_classes))
     if data.classes:
         splits = {name: _selecting(open_, data) for name, open_ in splits.items()}
-    source = open_split(splits, split, data.source)
-    if num_classes and len(source.class_names) > num_classes:
-        raise DataError(
-            f"config.data.source={data.source!r} has {len(source.class_names)} classes, but the "
-            f"model has {num_classes}: set --config.model.num_classes=0 to take them from the data."
-        )
-    return source
+    return open_split(splits, split, data.source)
 
 
 def _selecting(
