@@ -123,7 +123,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
 
     Raises ConfigError if neither names the data, or there is no such model.
     """
-    if not epath.Path(path).exists():
+    if not path or not epath.Path(path).exists():
         raise ConfigError(f"{path!r}: there is no such file or folder.")
     data, loss = default_config().data, "softmax"
     file = epath.Path(path) / "config.json"

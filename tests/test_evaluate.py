@@ -1,0 +1,316 @@
+"""The evaluation command: its figures against NumPy's, and what it says of models and data."""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from published import logits, parameters, random_model
+from runs import ROOT, XLA_FLAGS, read_metrics
+from workdirs import CLASSES, TINY, write_workdir
+
+import vit_jax
+from tests import tiny
+from vit_jax import evaluate as command
+from vit_jax import train
+from vit_jax.config import default_config
+from vit_jax.model_file import Preprocessing
+from vit_jax.predict import load_images
+
+PER_CLASS = 7
+PREPROCESSING = Preprocessing(mean=(0.4,), std=(0.2,), crop="center", resize=20)
+
+
+def write_images(folder, classes, per_class=PER_CLASS):
+    """Colourful noise of various sizes; returns the paths and labels in `classes`."""
+    generator = np.random.default_rng(0)
+    paths, labels = [], []
+    for label, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for number in range(per_class):
+            size = generator.integers(16, 40, 2)
+            paths.append(folder / name / f"{number}.png")
+            labels.append(label)
+            Image.fromarray(generator.integers(0, 256, (*size, 3), np.uint8)).save(paths[-1])
+    return paths, np.array(labels)
+
+
+def make_model(num_classes=3, class_names=CLASSES, **options):
+    model = random_model("ViT-Ti/8", num_classes=num_classes, **{**TINY, **options})
+    model.preprocessing, model.class_names = PREPROCESSING, class_names
+    return model
+
+
+def expected_of(model, paths, labels, loss="softmax"):
+    """The figures, by NumPy from the logits of all images at once."""
+    values = np.float64(logits(model, load_images(model, paths)))
+    own = values[np.arange(len(labels)), labels]
+    ranks = (values > own[:, None]).sum(-1)
+    shifted = values - values.max(-1, keepdims=True)
+    losses = {
+        "softmax": np.log(np.exp(shifted).sum(-1)) - (own - values.max(-1)),
+        "sigmoid": np.logaddexp(0, values).sum(-1) - own,
+    }[loss]
+    figures = {"accuracy": (ranks == 0).mean(), "loss": losses.mean(), "count": len(labels)}
+    if values.shape[1] > 5:
+        figures["top5_accuracy"] = (ranks < 5).mean()
+    return figures
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    root = tmp_path_factory.mktemp("images")
+    paths, labels = write_images(root / "val", CLASSES)
+    return root, paths, labels
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "export"
+    made = make_model()
+    vit_jax.save_model(made, path, "vit_jax")
+    return path, made
+
+
+def run(*arguments):
+    return command.main([str(argument) for argument in arguments])
+
+
+def results_of(tmp_path, *arguments, code=0):
+    assert run(*arguments, f"--json={tmp_path}/results.json") == code
+    return json.loads((tmp_path / "results.json").read_text())
+
+
+# ------------------------------------------------------------------------------------ figures
+
+
+@pytest.mark.parametrize("flags", [(), ("--batch_size=1",), ("--batch_size=13",)])
+def test_the_figures_are_numpys_at_any_batch_size(model, images, tmp_path, flags):
+    path, made = model
+    root, *examples = images
+    (result,) = results_of(tmp_path, path, f"--source=folder:{root}", *flags)
+    expected = expected_of(made, *examples)
+    assert {key: result[key] for key in expected} == pytest.approx(expected, rel=1e-5)
+    assert result["top5_accuracy"] is None, "three classes have no fifth"
+    assert result["unreadable"] == 0
+    assert result["images_per_second"] > 0
+
+
+def test_top_5_another_size_and_the_other_loss(tmp_path):
+    names = tuple("abcdefg")
+    paths, labels = write_images(tmp_path / "data/val", names, per_class=3)
+    vit_jax.save_model(make_model(7, names), tmp_path / "export", "vit_jax")
+    flags = (f"--source=folder:{tmp_path}/data", "--loss=sigmoid", "--option=image_size=32")
+    (result,) = results_of(tmp_path, tmp_path / "export", *flags)
+    resized = vit_jax.load_model(tmp_path / "export", image_size=32)
+    expected = expected_of(resized, paths, labels, "sigmoid")
+    assert {key: result[key] for key in expected} == pytest.approx(expected, rel=1e-5)
+    assert result["image_size"] == "32x32"
+
+
+def test_a_run_is_measured_on_its_own_data_and_by_any_checkpoint(images, tmp_path, capsys):
+    root, paths, labels = images
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    write_workdir(workdir)
+    config = default_config()
+    config.data.source, config.data.eval_split = f"folder:{root}", "test[:50%]"
+    config.loss = "sigmoid"
+    (workdir / "config.json").write_text(
+        json.dumps({"config": {**json.loads(config.to_json_best_effort()), "later_key": 1}})
+    )
+    for flags, step, ema in (
+        ((), 3, False),
+        (("--checkpoint=best",), 2, False),
+        (("--checkpoint=1", "--ema"), 1, True),
+    ):
+        (result,) = results_of(tmp_path, workdir, "--split=val", *flags)
+        loaded = vit_jax.load_model(workdir, checkpoint=step, ema=ema)
+        expected = expected_of(loaded, paths, labels, "sigmoid")
+        assert {key: result[key] for key in expected} == pytest.approx(expected, rel=1e-5)
+        assert (result["checkpoint"], result["ema"]) == (step, ema)
+    (result,) = results_of(tmp_path, workdir)
+    assert (result["split"], result["count"]) == ("test[:50%]", round(len(labels) / 2))
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_several_models_make_one_table(model, images, tmp_path, capsys):
+    path, made = model
+    root, _, labels = images
+    vit_jax.save_model(made, tmp_path / "out.npz")
+    flags = (f"--source=folder:{root}", f"--csv={tmp_path}/results.csv")
+    code = run(path, tmp_path / "damaged.npz", tmp_path / "out.npz", *flags)
+    assert code == 2, "one of the three is not there"
+    assert not (tmp_path / "results.csv").exists(), "and that is known before the work"
+    (tmp_path / "damaged.npz").write_text("text")
+    assert run(path, tmp_path / "damaged.npz", tmp_path / "out.npz", *flags) == 2
+    captured = capsys.readouterr()
+    assert "damaged.npz: it is neither a .npz nor a .safetensors" in captured.err
+    header, *lines = captured.out.splitlines()
+    assert header.split() == ["model", "data", "images", "accuracy", "top-5", "loss", "images/s"]
+    assert [line.split()[0] for line in lines] == [str(path), f"{tmp_path}/out.npz"]
+    with open(tmp_path / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["model"] for row in rows] == [str(path), f"{tmp_path}/out.npz"]
+    assert rows[0]["accuracy"] == rows[1]["accuracy"]
+    assert float(rows[0]["loss"]) == pytest.approx(float(rows[1]["loss"]), rel=1e-6)
+    assert rows[0]["count"] == str(len(labels))
+    assert rows[0]["top5_accuracy"] == ""
+    assert rows[0]["parameters"] == str(sum(array.size for array in parameters(made).values()))
+
+
+# -------------------------------------------------------------------------------- data and model
+
+
+def test_images_that_cannot_be_read_are_named_and_not_counted(model, tmp_path, capsys):
+    path, made = model
+    paths, labels = write_images(tmp_path / "val", CLASSES)
+    for place in (3, len(paths) - 1):
+        paths[place].write_bytes(paths[place].read_bytes()[:100])
+    (result,) = results_of(tmp_path, path, f"--source=folder:{tmp_path}", code=1)
+    readable = [place for place in range(len(paths)) if place not in (3, len(paths) - 1)]
+    expected = expected_of(made, [paths[place] for place in readable], labels[readable])
+    assert {key: result[key] for key in expected} == pytest.approx(expected, rel=1e-5)
+    assert (result["count"], result["unreadable"]) == (len(paths) - 2, 2)
+    errors = capsys.readouterr().err
+    assert errors.count("Not counted: ") == 2
+    assert f"val/{CLASSES[0]}/3.png" in errors
+    for picture in paths:
+        picture.write_bytes(b"")
+    assert run(path, f"--source=folder:{tmp_path}") == 2
+    assert "none of the 21 images can be read" in capsys.readouterr().err
+
+
+def test_classes_in_another_order_are_matched_by_name(images, tmp_path, capsys):
+    root = images[0]
+    vit_jax.save_model(make_model(), tmp_path / "a", "vit_jax")
+    turned = make_model()
+    turned.class_names = CLASSES[::-1]
+    turned.head.kernel[...] = turned.head.kernel[...][:, ::-1]
+    turned.head.bias[...] = turned.head.bias[...][::-1]
+    vit_jax.save_model(turned, tmp_path / "b", "vit_jax")
+    flags = (f"--source=folder:{root}",)
+    first, second = results_of(tmp_path, tmp_path / "a", tmp_path / "b", *flags)
+    assert first["accuracy"] == second["accuracy"]
+    assert first["loss"] == pytest.approx(second["loss"], rel=1e-6)
+    assert "classes are matched by name: 'cat' is 0 here, 2 there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("count", "names", "message"),
+    [
+        (3, ("cat", "cow", "ähre"), r"class 1 of the data, 'dog', is not among the model's 3"),
+        (10, (), "the model has 10 classes, the data 3: cat, dog, ähre"),
+        (2, ("cat", "dog"), r"class 2 of the data, 'ähre', is not"),
+    ],
+)
+def test_classes_that_do_not_match_are_refused(images, tmp_path, capsys, count, names, message):
+    vit_jax.save_model(make_model(count, names), tmp_path / "export", "vit_jax")
+    assert run(tmp_path / "export", f"--source=folder:{images[0]}") == 2
+    error = capsys.readouterr().err
+    assert f"export does not fit folder:{images[0]}: {message}" in error
+
+
+def test_names_may_be_ignored_or_unknown(model, images, tmp_path, capsys):
+    root, *examples = images
+    expected = expected_of(model[1], *examples)["accuracy"]
+    for names, flags in ((("x", "y", "z"), ("--ignore_class_names",)), ((), ())):
+        vit_jax.save_model(make_model(3, names), tmp_path / "export", "vit_jax")
+        flags = (f"--source=folder:{root}", *flags)
+        (result,) = results_of(tmp_path, tmp_path / "export", *flags)
+        assert result["accuracy"] == expected
+        assert "matched by number, and the data calls 0 'cat'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["fake", "digits"])
+def test_other_sources(tmp_path, source):
+    names = tuple(map(str, range(10)))
+    vit_jax.save_model(make_model(10, names, channels=1), tmp_path / "export", "vit_jax")
+    (result,) = results_of(tmp_path, tmp_path / "export", f"--source={source}", "--batch_size=128")
+    assert result["count"] == {"fake": 64, "digits": 360}[source]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "required: MODEL"),
+        (("MODEL",), "does not name its data: add --source=folder:DIR"),
+        (("missing", "DATA"), "'missing': there is no such file or folder"),
+        (("", "DATA"), "'': there is no such file or folder"),
+        (("MODEL", "--source=foldr:x"), "--source='foldr:x': unknown kind 'foldr'"),
+        (("MODEL", "--source=folder:missing"), "--source=folder:missing: no such folder"),
+        (("MODEL", "DATA", "--split=tset"), "has no split 'tset'"),
+        (("MODEL", "DATA", "--split=val[:x]"), "cannot read 'val[:x]'"),
+        (("MODEL", "DATA", "--batch_size=0"), "'0' is not a whole number of at least 1"),
+        (("MODEL", "DATA", "--loss=mse"), "invalid choice: 'mse'"),
+        (("MODEL", "DATA", "--josn=x"), "unrecognized arguments: --josn=x"),
+        (("MODEL", "DATA", "--json=missing/x"), "--json=missing/x cannot be written: No such"),
+        (("MODEL", "DATA", "--csv=."), "--csv=. cannot be written: Is a directory"),
+        (("MODEL", "DATA", "--ema"), "choose from a run's workdir"),
+        (("MODEL", "DATA", "--option=num_classes=0"), "has no head"),
+        (("MODEL", "DATA", "--option=depth=two"), "model.depth='two'"),
+        (("run",), "run/config.json is missing: name the data with --source"),
+        (("damaged",), "damaged/config.json is damaged"),
+        (("damaged", "DATA"), "damaged/config.json is damaged"),
+        (("run", "DATA", "--checkpoint=lates"), "has no checkpoint 'lates'; it has: none"),
+    ],
+)
+def test_a_mistake_is_one_message_and_code_2(
+    arguments, message, model, images, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "damaged"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+    (tmp_path / "damaged/config.json").write_text('{"config": {"data": {"source": 3}}}')
+    words = {"MODEL": model[0], "DATA": f"--source=folder:{images[0]}"}
+    assert run(*(words.get(text, text) for text in arguments)) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+    assert captured.err.count("E ") == 1
+    assert "Traceback" not in captured.err
+
+
+# ------------------------------------------------------------------------------------ end to end
+
+
+def test_a_trained_models_accuracy_is_the_trainers_to_the_digit(tmp_path):
+    config = tiny.get_config()
+    config.total_steps = 30
+    workdir = tmp_path / "run"
+    record = train.run(config, str(workdir))
+    assert record["eval/accuracy"] == read_metrics(workdir)[-1]["eval/accuracy"]
+    assert record["eval/accuracy"] > 0.15, "it learned something"
+    loaded = vit_jax.load_model(workdir)
+    exports = {
+        "out.npz": "npz",
+        "out.safetensors": "timm",
+        "timm": "timm",
+        "huggingface": "huggingface",
+        "export": "vit_jax",
+    }
+    for name, format in exports.items():
+        vit_jax.save_model(loaded, tmp_path / name, format)
+    models = [str(path) for path in (workdir, *(tmp_path / name for name in exports))]
+    # Another process, on one device instead of eight, and another batch size.
+    flags = ["--source=digits", "--batch_size=100", f"--json={tmp_path}/results.json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "vit_jax.evaluate", *models, *flags],
+        cwd=ROOT,
+        env={**os.environ, "XLA_FLAGS": XLA_FLAGS},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [result["model"] for result in results] == models
+    for result in results:
+        assert result["accuracy"] == record["eval/accuracy"], result["model"]
+        assert result["top5_accuracy"] == record["eval/top5_accuracy"]
+        assert result["count"] == record["eval/count"] == 360
+        assert math.isclose(result["loss"], record["eval/loss"], rel_tol=1e-5)

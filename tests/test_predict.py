@@ -1,0 +1,361 @@
+"""Predictions from picture files, in Python and from the command line, against Pillow and NumPy."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from published import random_model
+from runs import ROOT
+from workdirs import CLASSES, write_workdir
+
+import vit_jax
+from vit_jax import predict as command
+from vit_jax.errors import DataError
+from vit_jax.model_file import Preprocessing
+from vit_jax.predict import load_images, predict
+
+TINY = {"width": 32, "depth": 1, "mlp_width": 32, "num_heads": 2, "image_size": 16}
+NAMES = ("cat", "dog", "ähre", "4", "5", "6", "crane, bird")
+COLOURS = Preprocessing(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+PIXELS = np.random.default_rng(1).integers(0, 256, (24, 20, 3), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = random_model("ViT-Ti/8", num_classes=len(NAMES), **TINY)
+    made.preprocessing, made.class_names = COLOURS, NAMES
+    return made
+
+
+@pytest.fixture(scope="module")
+def model_path(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "export"
+    vit_jax.save_model(model, path, "vit_jax")
+    return str(path)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of two good pictures and three files that only look like pictures."""
+    folder = tmp_path / "pictures"
+    (folder / "sub").mkdir(parents=True)
+    Image.fromarray(PIXELS).save(folder / "élève 1.png")
+    Image.fromarray(PIXELS[::-1]).save(folder / "sub/10.jpg")
+    (folder / "sub/2.jpg").write_bytes((folder / "sub/10.jpg").read_bytes()[:300])
+    (folder / "text.png").write_text("not a picture")
+    (folder / "zero.bmp").touch()
+    return folder
+
+
+def run(*arguments):
+    return command.main([str(argument) for argument in arguments])
+
+
+def probabilities(prediction):
+    return {ranked.index: ranked.probability for ranked in prediction.classes}
+
+
+# ------------------------------------------------------------------------------------ in Python
+
+
+def test_images_are_what_pillow_and_numpy_make_of_the_files(model, tmp_path):
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    resized = Image.fromarray(PIXELS).resize((16, 16), Image.Resampling.BILINEAR)
+    expected = (np.asarray(resized) / 255 - COLOURS.mean) / COLOURS.std
+    images = load_images(model, [tmp_path / "a.png"])
+    np.testing.assert_allclose(images, expected[None], atol=1e-5)
+    with pytest.raises(DataError, match=r"b\.png: No such file"):
+        load_images(model, [tmp_path / "a.png", tmp_path / "b.png"])
+
+
+def test_predictions_are_the_softmax_of_the_logits(model, tmp_path):
+    paths = [tmp_path / f"{number}.png" for number in range(11)]
+    for number, path in enumerate(paths):
+        Image.fromarray(np.roll(PIXELS, number, axis=1)).save(path)
+    logits = np.float64(model(load_images(model, paths)))
+    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    order = np.argsort(-expected, axis=-1)
+    for batch_size in (None, 3, 8, 100):
+        found = list(predict(model, map(str, paths), top_k=3, batch_size=batch_size))
+        assert [prediction.path for prediction in found] == list(map(str, paths))
+        for row, prediction in enumerate(found):
+            assert [ranked.index for ranked in prediction.classes] == order[row, :3].tolist()
+            for index, name, probability in prediction.classes:
+                assert name == NAMES[index]
+                assert probability == pytest.approx(expected[row, index], abs=1e-5)
+
+
+def test_a_model_just_created_and_fewer_classes_than_asked_for(tmp_path):
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    for count in (1, 2):
+        made = vit_jax.create_model("ViT-Ti/8", num_classes=count, **TINY)
+        (found,) = predict(made, [tmp_path / "a.png"])
+        assert [ranked.name for ranked in found.classes] == [str(k) for k in range(count)]
+        assert [ranked.probability for ranked in found.classes] == [1 / count] * count
+
+
+def test_paths_are_taken_as_they_are_needed(model, tmp_path):
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield tmp_path / "a.png"
+
+    found = predict(model, endless(), batch_size=8)
+    for _ in range(20):
+        next(found)
+    found.close()
+    assert taken <= 20 + 4 * 8
+
+
+# ----------------------------------------------------------------------------- kinds of pictures
+
+
+def gray(pixels):
+    return np.repeat(pixels[..., :1], 3, axis=-1)
+
+
+def encoded(image, format, **options):
+    content = io.BytesIO()
+    image.save(content, format, **options)
+    return content.getvalue()
+
+
+def rotated(orientation, transpose, format, **options):
+    """A file whose pixels are turned, and whose EXIF says how to turn them back."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(Image.fromarray(PIXELS).transpose(transpose), format, exif=exif, **options)
+
+
+def as_pillow_reads_it(content):
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+
+
+PALETTE = Image.fromarray(PIXELS).quantize(16)
+OPAQUE = np.arange(24 * 20).reshape(24, 20) % 3 > 0
+RGBA = np.dstack([PIXELS, np.where(OPAQUE, 255, 0).astype(np.uint8)])
+OVER_WHITE = np.where(OPAQUE[..., None], PIXELS, 255).astype(np.uint8)
+JPEG = encoded(Image.fromarray(PIXELS), "JPEG", quality=90)
+CMYK = encoded(Image.fromarray(PIXELS).convert("CMYK"), "JPEG", quality=95)
+TURN = Image.Transpose
+# A file's content, and the upright RGB picture that it shows.
+KINDS = {
+    "jpeg": (JPEG, as_pillow_reads_it(JPEG)),
+    "cmyk": (CMYK, as_pillow_reads_it(CMYK)),
+    "bmp": (encoded(Image.fromarray(PIXELS), "BMP"), PIXELS),
+    "webp": (encoded(Image.fromarray(PIXELS), "WEBP", lossless=True), PIXELS),
+    "tiff": (encoded(Image.fromarray(PIXELS), "TIFF"), PIXELS),
+    "palette": (encoded(PALETTE, "PNG"), np.asarray(PALETTE.convert("RGB"))),
+    "rgba": (encoded(Image.fromarray(RGBA), "PNG"), OVER_WHITE),
+    "gray": (encoded(Image.fromarray(PIXELS[..., 0]), "PNG"), gray(PIXELS)),
+    "gray_alpha": (
+        encoded(Image.fromarray(RGBA[..., [0, 3]], "LA"), "PNG"),
+        gray(OVER_WHITE),
+    ),
+    "bits": (
+        encoded(Image.fromarray(PIXELS[..., 0] > 99), "PNG"),
+        gray(np.where(PIXELS > 99, 255, 0).astype(np.uint8)),
+    ),
+    "sixteen_bits": (
+        encoded(Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 257), "PNG"),
+        gray(PIXELS),
+    ),
+    "turned_left": (rotated(6, TURN.ROTATE_90, "PNG"), PIXELS),
+    "turned_right": (rotated(8, TURN.ROTATE_270, "WEBP", lossless=True), PIXELS),
+    "upside_down": (rotated(3, TURN.ROTATE_180, "TIFF"), PIXELS),
+    "mirrored": (rotated(2, TURN.FLIP_LEFT_RIGHT, "PNG"), PIXELS),
+    "transposed": (rotated(5, TURN.TRANSPOSE, "PNG"), PIXELS),
+}
+
+
+@pytest.mark.parametrize("channels", [3, 1])
+def test_every_kind_of_picture_is_read_as_its_upright_rgb_picture(channels, model, tmp_path):
+    if channels == 1:
+        model = random_model("ViT-Ti/8", num_classes=len(NAMES), channels=1, **TINY)
+    paths = []
+    for kind, (content, upright) in KINDS.items():
+        (tmp_path / f"{kind}.dat").write_bytes(content)  # Told by content, not by name.
+        Image.fromarray(upright).save(tmp_path / f"{kind}_upright.png")
+        paths += [tmp_path / f"{kind}.dat", tmp_path / f"{kind}_upright.png"]
+    found = list(predict(model, paths, top_k=len(NAMES)))
+    for actual, upright in zip(found[::2], found[1::2], strict=True):
+        assert not actual.error, actual
+        assert probabilities(actual) == pytest.approx(probabilities(upright), abs=1e-6), actual.path
+    colourful = {round(prediction.classes[0].probability, 6) for prediction in found}
+    assert len(colourful) > 4, "the pictures differ, so the comparison says something"
+
+
+def test_a_picture_turned_in_a_jpeg(model, tmp_path):
+    turned = rotated(6, TURN.ROTATE_90, "JPEG", quality=95)
+    (tmp_path / "turned.jpg").write_bytes(turned)
+    pixels = as_pillow_reads_it(turned)  # As they lie in the file.
+    Image.fromarray(np.rot90(pixels, -1)).save(tmp_path / "upright.png")
+    found, expected = predict(model, [tmp_path / "turned.jpg", tmp_path / "upright.png"])
+    assert probabilities(found) == pytest.approx(probabilities(expected), abs=1e-6)
+
+
+# ------------------------------------------------------------------------------- the command
+
+
+def test_text_and_the_reasons_of_what_cannot_be_read(model_path, pictures, capsys):
+    assert run(model_path, pictures, "--top_k=2") == 1
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    names = [os.path.relpath(line.split(": ")[0], pictures) for line in lines]
+    assert names == ["sub/2.jpg", "sub/10.jpg", "text.png", "zero.bmp", "élève 1.png"]
+    assert all(line.count("%") == 2 for line in (lines[1], lines[4]))
+    assert all(": error: " in line for line in (lines[0], lines[2], lines[3]))
+    assert "3 of 5 files could not be read" in captured.err
+
+
+def test_csv_has_a_row_for_each_file(model_path, pictures, tmp_path):
+    assert run(model_path, pictures, "--output", tmp_path / "out.csv", "--top_k=2") == 1
+    with open(tmp_path / "out.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == [
+        *("path", "error", "class_1", "index_1", "probability_1"),
+        *("class_2", "index_2", "probability_2"),
+    ]
+    assert [bool(row["error"]) for row in rows] == [True, False, True, True, False]
+    assert {row["class_1"] for row in rows if row["error"]} == {""}
+    good = rows[4]
+    assert good["path"] == str(pictures / "élève 1.png")
+    assert NAMES[int(good["index_1"])] == good["class_1"]
+    assert 1 >= float(good["probability_1"]) >= float(good["probability_2"]) > 0
+
+
+def test_json_lines_equal_the_python_api(model, model_path, pictures, capsys):
+    paths = [pictures / "élève 1.png", pictures / "zero.bmp"]
+    assert run(model_path, *paths, "--format=jsonl") == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    good, bad = predict(model, paths)
+    assert [(c["index"], c["class"]) for c in rows[0]["classes"]] == [c[:2] for c in good.classes]
+    assert [c["probability"] for c in rows[0]["classes"]] == pytest.approx(
+        [ranked.probability for ranked in good.classes], rel=1e-4
+    )
+    assert rows[0]["error"] is None
+    assert rows[1] == {"path": str(paths[1]), "error": bad.error, "classes": []}
+
+
+def test_a_list_on_standard_input(model_path, pictures, capsys, monkeypatch):
+    listing = f"{pictures}/élève 1.png\n{pictures}/gone.png\n".encode() + b"/\xff.png\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(listing)))
+    assert run(model_path, "-", "--format=jsonl") == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["error"] for row in rows] == [None, *["No such file or directory"] * 2]
+    assert rows[2]["path"] == os.fsdecode(b"/\xff.png")
+
+
+def test_nothing_but_the_workdir_is_needed(tmp_path, pictures, capsys):
+    (tmp_path / "run").mkdir()
+    write_workdir(tmp_path / "run")
+    flags = ("--checkpoint=best", "--ema", "--top_k=1", "--format=jsonl")
+    assert run(tmp_path / "run", pictures / "élève 1.png", *flags) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["classes"][0]["class"] in CLASSES
+    assert captured.err == ""
+
+
+def test_without_class_names_the_numbers(tmp_path, pictures, capsys):
+    made = random_model("ViT-Ti/8", num_classes=3, **TINY)
+    vit_jax.save_model(made, tmp_path / "out.npz")
+    (tmp_path / "out.json").unlink()
+    assert run(tmp_path / "out.npz", pictures / "élève 1.png", "--format=jsonl") == 0
+    classes = json.loads(capsys.readouterr().out)["classes"]
+    assert sorted(ranked["class"] for ranked in classes) == ["0", "1", "2"]
+    assert all(ranked["class"] == str(ranked["index"]) for ranked in classes)
+
+
+def test_when_nothing_can_be_read_the_code_is_2(model_path, pictures, capsys):
+    assert run(model_path, pictures / "zero.bmp", pictures / "text.png") == 2
+    assert capsys.readouterr().out.count("error: ") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("MODEL",), "required: INPUT"),
+        (("MODEL", "missing.png"), "there is no such file or folder"),
+        (("MODEL", "*.gif"), "as a glob it matches none"),
+        (("MODEL", "empty"), "this folder holds no image files"),
+        (("missing", "1.png"), "missing: it does not exist"),
+        (("1.png", "1.png"), "but a PNG picture"),
+        (("MODEL", "1.png", "--top_k=0"), "'0' is not a whole number of at least 1"),
+        (("MODEL", "1.png", "--batch_size=many"), "'many' is not a whole number"),
+        (("MODEL", "1.png", "--format=xml"), "invalid choice: 'xml'"),
+        (("MODEL", "1.png", "--outptu=x"), "unrecognized arguments: --outptu=x; --help"),
+        (("MODEL", "1.png", "--output=no/out.csv"), "no/out.csv cannot be written: No such file"),
+        (("MODEL", "1.png", "--output=empty"), "empty cannot be written: Is a directory"),
+        (("MODEL", "1.png", "--ema"), "choose from a run's workdir"),
+        (("MODEL", "1.png", "--checkpoint=best"), "choose from a run's workdir"),
+        (("MODEL", "1.png", "--option=depth"), "write KEY=VALUE"),
+        (("MODEL", "1.png", "--option=depht=1"), "did you mean model.depth"),
+        (("MODEL", "1.png", "--option=path=x"), "'path' is no option of a model"),
+        (("MODEL", "1.png", "--option=image_size=17"), "not divisible"),
+        (("MODEL", "1.png", "--option=num_classes=0"), "has no head"),
+        (("MODEL", "1.png", "--option=channels=4"), "1 or 3 channels"),
+    ],
+)
+def test_a_mistake_is_one_message_and_code_2(
+    arguments, message, model_path, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    Image.fromarray(PIXELS).save("1.png")
+    assert run(*(model_path if text == "MODEL" else text for text in arguments)) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+    assert captured.err.count("E ") == 1
+    assert "Traceback" not in captured.err
+
+
+def test_a_head_of_zeros_is_mentioned(tmp_path, capsys):
+    made = vit_jax.create_model("ViT-Ti/8", num_classes=3, **TINY)
+    vit_jax.save_model(made, tmp_path / "export", "vit_jax")
+    Image.fromarray(PIXELS).save(tmp_path / "1.png")
+    assert run(tmp_path / "export", tmp_path / "1.png") == 0
+    assert "is all zeros: nothing has been trained with it" in capsys.readouterr().err
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "vit_jax.predict", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_and_ctrl_c_end_quietly(model_path, pictures):
+    name = os.fsencode(pictures / "élève 1.png") + b"\n"
+    process = start(model_path, "-", "--batch_size=2")
+    process.stdin.write(name * 10_000)
+    process.stdin.close()
+    assert process.stdout.readline().startswith(name.strip())
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 0
+
+    process = start(model_path, "-", "--batch_size=2")
+    process.stdin.write(name * 10)
+    process.stdin.flush()
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 130
