@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from vit_jax import train
+from vit_jax.command_line import Parser
 from vit_jax.config_file import load_config
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.logging import setup_logging
@@ -28,21 +29,12 @@ Run = Callable[..., dict[str, float]]
 logger = logging.getLogger("vit_jax")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
-        raise ConfigError(f"{message}; --help lists the flags.")
-
-
 def parse_flags(
     arguments: Sequence[str], command: str, description: str
 ) -> tuple[argparse.Namespace, list[str]]:
     """The flags, and the config's overrides as "KEY=VALUE"; raises ConfigError for unknown ones."""
-    parser = _Parser(
-        prog=f"python -m {command}",
-        description=description,
-        epilog="--config.KEY=VALUE sets any key of vit_jax/config.py.",
-        allow_abbrev=False,
-    )
+    parser = Parser(command, description)
+    parser.epilog = "--config.KEY=VALUE sets any key of vit_jax/config.py."
     parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", required=True, help="the run")
     parser.add_argument("--workdir", metavar="DIR", help="where its files go, and resume from")
     parser.add_argument("--dry_run", action="store_true", help="check and describe the run only")

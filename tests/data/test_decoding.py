@@ -133,9 +133,17 @@ def test_truncated(file_format):
         decode(content[: len(content) * 2 // 3], 3)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"<html></html>", b"\x89PNG\r\n\x1a\n"])
-def test_not_an_image(content):
-    with pytest.raises(DataError, match="cannot decode"):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"\0" * 100, "its content is of no known format"),
+        (b"<html></html>", "its content is of no known format"),
+        (b"\x89PNG\r\n\x1a\n", ""),
+    ],
+)
+def test_not_an_image(content, reason):
+    with pytest.raises(DataError, match=rf"cannot decode the image \({reason}"):
         decode(content, 3)
 
 

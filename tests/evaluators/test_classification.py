@@ -80,6 +80,27 @@ def test_padding_may_hold_anything():
     assert found == pytest.approx(problem.expected("softmax"), rel=1e-5)
 
 
+def test_what_has_a_negative_label_is_not_counted():
+    problem = Problem(10, num_classes=10)
+    batches = list(problem.batches(4))
+    batches[0]["label"] = batches[0]["label"].at[1:].set(-1)
+    readable = [0, *range(4, 10)]
+    for name in ("images", "labels", "logits"):
+        setattr(problem, name, getattr(problem, name)[readable])
+    evaluator = ClassificationEvaluator(forward, LOSSES["softmax"])
+    found = evaluator(problem.params, batches)
+    assert found == pytest.approx(problem.expected("softmax"), rel=1e-5)
+
+
+def test_means_of_nothing_are_not_numbers():
+    problem = Problem(4, num_classes=3)
+    (batch,) = problem.batches(4)
+    batch["label"] = jnp.full(4, -1)
+    found = ClassificationEvaluator(forward, LOSSES["softmax"])(problem.params, [batch])
+    assert found["count"] == 0
+    assert np.isnan([found["loss"], found["accuracy"]]).all()
+
+
 @pytest.mark.parametrize(("num_classes", "has_top5"), [(2, False), (5, False), (6, True)])
 def test_top_5_is_reported_above_five_classes(num_classes, has_top5):
     problem = Problem(20, num_classes)

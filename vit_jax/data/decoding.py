@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from vit_jax.errors import ConfigError, DataError
 
@@ -62,6 +62,9 @@ def open_picture(image: bytes | np.ndarray, channels: int) -> Picture:
             file.load()
             orientation = _orientation(file)
             picture = _to_mode(file, mode_of(channels))
+    except UnidentifiedImageError:  # Its message has an address in memory, but no reason.
+        reason = "its content is of no known format" if image else "it is empty"
+        raise DataError(f"cannot decode the image ({reason})") from None
     # Pillow's readers meet corrupt bytes with almost any exception, not only OSError.
     except Exception as error:
         raise DataError(f"cannot decode the image ({error})") from error
