@@ -134,6 +134,7 @@ def check_training(options, name="ViT-B/16"):
     for step in range(3):
         state, value = train_step(graphdef, state, images, labels, jax.random.key(step))
         assert np.isfinite(value)
+    train_step.clear_cache()  # A hundred programs in one process are too many for LLVM.
     for (path, before), (_, after) in zip(
         nnx.to_flat_state(first), nnx.to_flat_state(state), strict=True
     ):
