@@ -2,8 +2,8 @@
 
 import pytest
 
-from vit_jax.config import default_config, model_options
-from vit_jax.config_file import load_config
+from vit_jax.config import default_config, flatten, lookup, model_options
+from vit_jax.config_file import PARSERS, load_config
 from vit_jax.errors import ConfigError
 
 DIGITS = "configs/digits.py"
@@ -33,6 +33,10 @@ def file(tmp_path):
         ("data.source=folder:/a=b", "data.source", "folder:/a=b"),
         ("data.train_split=train[:98%]", "data.train_split", "train[:98%]"),
         ("init=", "init", ""),
+        ("data.classes=('cat','dog')", "data.classes", ("cat", "dog")),
+        ("data.classes=()", "data.classes", ()),
+        ("sweep.learning_rates=0.1,1", "sweep.learning_rates", (0.1, 1)),
+        ("sweep.learning_rates=[0.1]", "sweep.learning_rates", (0.1,)),
         ("model.dropout_rate=0.1", "model.dropout_rate", 0.1),
         ("model.image_size=64", "model.image_size", 64),
         ("model.image_size=64,32", "model.image_size", (64, 32)),
@@ -49,6 +53,14 @@ def test_keys_are_read_by_their_type(override, key, value):
         found = found[part]
     assert found == value
     assert type(found) is type(value)
+
+
+def test_every_key_can_be_set_on_the_command_line():
+    config = default_config()
+    for key in flatten(config):
+        section, _, name = key.rpartition(".")
+        place = lookup(config, section) if section else config
+        assert place.get_type(name) in PARSERS, key
 
 
 def test_rectangular_images_reach_the_model():
@@ -72,6 +84,9 @@ def test_rectangular_images_reach_the_model():
         ("batch_size=", "expected a whole number"),
         ("optimizer.b1=high", "expected a number"),
         ("data.flip=maybe", "expected true or false"),
+        ("data.classes=cat", "expected a tuple such as"),
+        ("data.classes=('cat')", "expected a tuple such as"),
+        ("sweep.learning_rates=0.1", "expected a tuple such as"),
     ],
 )
 def test_unknown_keys_and_wrong_types_are_named(override, message):

@@ -62,6 +62,14 @@ RANGES = {  # lowest, highest; both included, and finite
 FROM_ZERO_BELOW_ONE = ("ema_decay", "optimizer.b1", "optimizer.b2", "optimizer.momentum")
 
 EXPRESSIONS = ("init_skip", "optimizer.freeze")  # Regular expressions.
+# What the elements of tuples are, and how to call them.
+ELEMENTS = {
+    "data.classes": (lambda value: isinstance(value, str), "names in quotes, such as ('0','1')"),
+    "sweep.learning_rates": (
+        lambda value: isinstance(value, int | float) and 0 <= value < ANY,
+        "finite numbers from 0 on",
+    ),
+}
 
 
 def default_config() -> ConfigDict:
@@ -190,6 +198,12 @@ def validate(config: ConfigDict) -> None:
     for key in FROM_ZERO_BELOW_ONE:
         if not 0 <= (value := lookup(config, key)) < 1:
             raise ConfigError(f"config.{key}={value}: must be at least 0 and less than 1.")
+    for key, (accepts, expected) in ELEMENTS.items():
+        for value in lookup(config, key):
+            if not accepts(value):
+                raise ConfigError(
+                    f"config.{key}={lookup(config, key)}: its elements must be {expected}."
+                )
     train_operations(config.data)
     for key in EXPRESSIONS:
         try:

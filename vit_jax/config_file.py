@@ -25,12 +25,21 @@ def _parse_any(text: str) -> Any:
         return text
 
 
+def _parse_tuple(text: str) -> tuple:
+    """A Python tuple or list; raises ValueError for anything else, such as ('cat') without comma."""
+    value = ast.literal_eval(text)
+    if not isinstance(value, tuple | list):
+        raise ValueError(text)
+    return tuple(value)
+
+
 # A key's type -> what reads it from the command line, and how to call what is expected there.
 PARSERS: dict[type, tuple[Callable[[str], Any], str]] = {
     bool: (lambda text: BOOLEANS[text.lower()], "true or false"),
     int: (int, "a whole number"),
     float: (float, "a number"),
     str: (str, "text"),
+    tuple: (_parse_tuple, "a tuple such as (0.1,0.2), ('cat','dog') or ('cat',)"),
     object: (_parse_any, "a number or a tuple"),
 }
 

@@ -20,6 +20,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from vit_jax import train
+from vit_jax.config import validate
 from vit_jax.errors import ConfigError
 from vit_jax.main import run_command, summary
 from vit_jax.model_file import write_json
@@ -73,6 +74,7 @@ def sweep(
 
 def check(config: ConfigDict) -> None:
     """Raises ConfigError unless the config says which rates to compare, and on what."""
+    validate(config)
     for key in ("learning_rates", "train_split", "eval_split"):
         if not config.sweep[key]:
             raise ConfigError(

@@ -141,7 +141,10 @@ def test_slices_count_selected_classes_only(data):
 
 @pytest.mark.parametrize(
     ("classes", "message"),
-    [(("even", "prime"), "'prime' is not a class; here has even, odd"), (("odd", "odd"), "twice")],
+    [
+        (("even", "evil"), "'evil' is none of the 2 classes of here; the nearest: even"),
+        (("odd", "odd"), "'odd' is named twice"),
+    ],
 )
 def test_unknown_classes_are_refused(classes, message):
     with pytest.raises(DataError, match=message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import difflib
 import functools
 import itertools
 import re
@@ -123,12 +124,15 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Select
 
     Raises DataError if a class is unknown or named twice.
     """
-    unknown = [name for name in names if name not in source.class_names]
-    if unknown or len(set(names)) < len(names):
-        wrong = f"{unknown[0]!r} is not a class" if unknown else "a class is named twice"
-        raise DataError(
-            f"config.data.classes={names}: {wrong}; {where} has {', '.join(source.class_names)}."
-        )
+    for name in names:
+        if name not in source.class_names:
+            near = difflib.get_close_matches(name, source.class_names, n=3, cutoff=0)
+            raise DataError(
+                f"config.data.classes: {name!r} is none of the {len(source.class_names):,} classes "
+                f"of {where}; the nearest: {', '.join(near)}."
+            )
+        if names.count(name) > 1:
+            raise DataError(f"config.data.classes: {name!r} is named twice.")
     chosen = np.array([source.class_names.index(name) for name in names])
     labels = getattr(source, "labels", None)
     if labels is None:
