@@ -10,6 +10,7 @@ from tests import tiny
 from tests.runs import read_metrics
 from vit_jax import load_model, train
 from vit_jax.checkpoint import restore_params
+from vit_jax.errors import CheckpointError, WeightsError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,6 +69,22 @@ def test_other_classes_then_a_higher_resolution_then_the_same_again(tmp_path, ca
         *(jax.tree.leaves(restore_params(workdir)) for workdir in (second, third)), strict=True
     ):
         np.testing.assert_array_equal(before, after)
+
+
+def test_weights_are_not_written_over(tmp_path):
+    files = {"config.json": "{}", "model.safetensors": "theirs"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    for init in (tmp_path, ""):
+        with pytest.raises(CheckpointError, match="name another"):
+            train.run(tiny_config(("0", "1"), 8, init=init), str(tmp_path))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+
+
+def test_missing_weights_are_named_with_their_flag(tmp_path):
+    config = tiny_config(("0", "1"), 8, init=tmp_path / "ViT-B_16.npz")
+    with pytest.raises(WeightsError, match=r"ViT-B_16\.npz does not exist: .*--config\.init=PATH"):
+        train.run(config, "", dry_run=True)
 
 
 def test_a_dry_run_says_what_becomes_of_the_weights(tmp_path, caplog):

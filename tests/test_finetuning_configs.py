@@ -84,7 +84,25 @@ def test_every_model_can_be_fine_tuned(model):
     for config in (finetune.get_config(f"{model},cifar10"), vtab.get_config(f"dtd,{model}")):
         check_shared(config)
         assert config.model.name == ALL[model]
-        assert config.init == ALL[model].replace("/", "_") + ".npz"
+
+
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [
+        ("h14", "ViT-H_14"),
+        ("mixer_l16", "Mixer-L_16"),
+        ("r50_l16", "R50+ViT-L_16"),
+        ("r152x4", "BiT-M-R152x4"),
+    ],
+)
+def test_weights_have_their_published_names(model, file):
+    assert finetune.get_config(f"{model},cifar10").init == f"{file}.npz"
+
+
+@pytest.mark.parametrize("model", ["mixer_b16", "mixer_l16"])
+def test_a_mixer_keeps_the_size_that_its_parameters_fix(model):
+    for config in (finetune.get_config(f"{model},imagenet2012"), vtab.get_config(f"dtd,{model}")):
+        assert model_options(config, 2).num_patches == 14 * 14  # As published, at 224 px.
 
 
 def test_a_folder_has_the_smallest_schedule_and_its_own_classes():

@@ -38,6 +38,24 @@ def test_what_cannot_be_written_is_named(tmp_path):
             workdir.open_directory(directory)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "params.safetensors"])
+def test_a_model_is_not_written_over(tmp_path, name):
+    workdir.check_apart_from_weights(tmp_path / "new", init=str(tmp_path))
+    (tmp_path / name).touch()
+    with pytest.raises(CheckpointError, match=f"{tmp_path} holds {name}"):
+        workdir.check_apart_from_weights(tmp_path, init="")
+    workdir.check_apart_from_weights(tmp_path / "new", init=str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()  # A run, into which its weights were exported.
+    workdir.check_apart_from_weights(tmp_path, init="")
+
+
+def test_a_run_does_not_start_from_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for init in (str(tmp_path), f"{tmp_path}/", "."):
+        with pytest.raises(CheckpointError, match=f"init={init} is --workdir itself"):
+            workdir.check_apart_from_weights(tmp_path, init)
+
+
 def test_config_json_has_every_key_and_the_versions(recorded, tmp_path):
     content = json.loads((tmp_path / "config.json").read_text())
     assert content["config"] == json.loads(default_config().to_json())

@@ -94,6 +94,7 @@ def run(
             read_initial_weights(config, file, abstract)
         return {}
 
+    workdir.check_apart_from_weights(directory, config.init)
     directory = workdir.open_directory(directory)
     workdir.enable_compilation_cache(directory)
     checkpoints = Checkpoints(

@@ -42,6 +42,25 @@ def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
     return path
 
 
+def check_apart_from_weights(directory: str | os.PathLike[str], init: str) -> None:
+    """Raises CheckpointError if a run in `directory` would write over weights.
+
+    Args:
+      directory: the workdir, which need not exist.
+      init: `config.init`.
+    """
+    path = epath.Path(directory)
+    if init and path.exists() and path.resolve() == epath.Path(init).resolve():
+        raise CheckpointError(f"--config.init={init} is --workdir itself: name another workdir.")
+    # Exports of this package and of others have a model.json or config.json of their own.
+    weights = [] if (path / "checkpoints").exists() else sorted(path.glob("*.safetensors"))
+    if weights:
+        raise CheckpointError(
+            f"--workdir={directory} holds {weights[0].name}, a model whose description this run "
+            "would write over: name another."
+        )
+
+
 def enable_compilation_cache(directory: epath.Path) -> None:
     """Keeps compiled programs in the workdir, unless JAX is told another place."""
     if not jax.config.jax_compilation_cache_dir:

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
+from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.registry import model_options
 from vit_jax.recipes.models import ALL, choose
 
@@ -89,7 +90,7 @@ def finetuning(arguments: str) -> ConfigDict:
 def from_weights(name: str) -> ConfigDict:
     """What all fine-tuning shares; `config.init` is the name under which the file is published."""
     config = default_config()
-    config.init = name.replace("/", "_") + ".npz"
+    config.init = name.replace("/", "_").replace("BiT-R", "BiT-M-R") + ".npz"
     config.model.name = name
     config.model.dtype = "bfloat16"
     config.batch_size = BATCH_SIZE
@@ -103,7 +104,12 @@ def from_weights(name: str) -> ConfigDict:
 
 
 def resolution(name: str, size: int) -> int:
-    """The least image size from `size` on that the model's patches divide: 518 for ViT-H/14."""
+    """The least image size from `size` on that the model's patches divide: 518 for ViT-H/14.
+
+    A Mixer's size is fixed by its parameters.
+    """
     options = model_options(name)
+    if isinstance(options, MixerOptions):
+        return options.image_size[0]
     stride = options.image_size[0] // options.grid[0] if hasattr(options, "grid") else 1
     return -(-size // stride) * stride

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from vit_jax.recipes.finetuning import from_weights, resolution
+from vit_jax.recipes.finetuning import SMALL_RATES, from_weights, resolution
 from vit_jax.recipes.models import ALL, choose
 
 CROP = "resize_crop(448)"  # Then a random crop of the model's size, 384 px.
@@ -87,7 +87,7 @@ def vtab(arguments: str) -> ConfigDict:
     config.data.flip = task.flip
     config.model.num_classes = task.num_classes
     config.model.image_size = resolution(name, 384)
-    config.sweep.learning_rates = (0.001, 0.003, 0.01, 0.03)
+    config.sweep.learning_rates = SMALL_RATES  # As in arXiv 2106.10270; the paper takes 0.01.
     config.sweep.train_split = "train[:800]"
     config.sweep.eval_split = task.validation
     return config

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from etils import epath
 from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -106,6 +107,8 @@ def initialize_from(
       WeightsError: the file cannot be read, is of another architecture, or `skip` matches nothing.
     """
     # Only these: the model's other options may be defaults, which say nothing about the file.
+    if not epath.Path(path).exists():
+        raise WeightsError(f"{path} does not exist: name the weights with --config.init=PATH.")
     known = {key: getattr(options, key) for key in HINTS if hasattr(options, key)}
     hints = Hints(known, source_grid)
     weights = read_weights(path, hints)
