@@ -256,7 +256,9 @@ def test_other_sources(tmp_path, source):
         (("MODEL", "DATA", "--option=depth=two"), "model.depth='two'"),
         (("run",), "run/config.json is missing: name the data with --source"),
         (("damaged",), "damaged/config.json is damaged"),
-        (("damaged", "DATA"), "damaged/config.json is damaged"),
+        (("damaged", "DATA"), "is damaged (TypeError"),
+        (("damaged", "DATA"), "remove it, and name the data with --source"),
+        (("hinge",), "hinge/config.json is damaged (ValueError(\"loss='hinge'\"))"),
         (("run", "DATA", "--checkpoint=lates"), "has no checkpoint 'lates'; it has: none"),
     ],
 )
@@ -264,9 +266,10 @@ def test_a_mistake_is_one_message_and_code_2(
     arguments, message, model, images, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    for name in ("run", "damaged"):
+    for name in ("run", "damaged", "hinge"):
         (tmp_path / name / "checkpoints").mkdir(parents=True)
     (tmp_path / "damaged/config.json").write_text('{"config": {"data": {"source": 3}}}')
+    (tmp_path / "hinge/config.json").write_text('{"config": {"data": {}, "loss": "hinge"}}')
     words = {"MODEL": model[0], "DATA": f"--source=folder:{images[0]}"}
     assert run(*(words.get(text, text) for text in arguments)) == 2
     captured = capsys.readouterr()

@@ -145,11 +145,15 @@ def read_run_config(file: epath.Path) -> tuple[ConfigDict, str]:
     try:
         config = json.loads(file.read_text())["config"]
         data.update({key: value for key, value in config["data"].items() if key in data})
-        return data, config["loss"]
+        if (loss := config["loss"]) not in LOSSES:
+            raise ValueError(f"loss={loss!r}")
+        return data, loss
     except FileNotFoundError:
         raise ConfigError(f"{file} is missing: name the data with --source.") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{file} is damaged ({error!r}): name the data with --source.") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise ConfigError(
+            f"{file} is damaged ({error!r}): remove it, and name the data with --source."
+        ) from error
 
 
 def evaluate(task: Task, flags: argparse.Namespace) -> Result:
