@@ -9,6 +9,7 @@ from tests import tiny
 from tests.runs import read_metrics
 from vit_jax import sweep, train
 from vit_jax.errors import ConfigError
+from vit_jax.preemption import PreemptedError
 from vit_jax.step_log import NonFiniteLossError
 
 
@@ -48,6 +49,9 @@ def test_each_rate_trains_on_a_part_and_the_best_one_on_everything(config, tmp_p
     try:
         with caplog.at_level("INFO", logger="vit_jax"):
             results = sweep.sweep(config, str(tmp_path))
+        logs = {path: path.read_text() for path in tmp_path.rglob("metrics.jsonl")}
+        assert sweep.sweep(config, str(tmp_path)) == results
+        assert {path: path.read_text() for path in logs} == logs  # Nothing is done twice.
     finally:
         jax.config.update("jax_compilation_cache_dir", None)
     measures = {}
@@ -83,6 +87,15 @@ def test_a_rate_that_diverges_does_not_stop_the_others(config, tmp_path, runs, c
     assert "diverged" in caplog.text
     written = json.loads((tmp_path / "sweep.json").read_text())
     assert written["measures"] == {"0.1": 0.5, "1.0": None, "10.0": 0.4}
+
+
+def test_an_interruption_ends_the_sweep_without_a_choice(config, tmp_path, runs):
+    made, outcomes = runs
+    outcomes |= {1e-5: 0.5, 3e-3: PreemptedError("Stopped after step 2.")}
+    with pytest.raises(PreemptedError):
+        sweep.sweep(config, str(tmp_path))
+    assert [name for name, *_ in made] == ["learning_rate_1e-05", "learning_rate_0.003"]
+    assert not (tmp_path / "sweep.json").exists()
 
 
 def test_nothing_is_best_where_every_rate_diverges(config, tmp_path, runs):
