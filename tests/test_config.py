@@ -35,7 +35,7 @@ def test_every_key_says_what_it_is_for():
     assert [name for name, rest in declared if "#" not in rest] == []
 
 
-@pytest.mark.parametrize("place", ["", "data", "model", "optimizer", "schedule", "mesh", "profile"])
+@pytest.mark.parametrize("place", ["", "data", "mixing", "model", "optimizer", "schedule", "mesh", "profile"])
 def test_unknown_keys_cannot_be_set(place):
     section = lookup(default_config(), place) if place else default_config()
     with pytest.raises(AttributeError, match="nonsense"):
@@ -78,6 +78,9 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("data.augmentation", "randaug(2)", "the nearest: randaug_tf"),
         ("data.eval_crop", "centre", "the nearest: center"),
         ("data.interpolation", "linear", "the nearest: bilinear"),
+        ("mixing.mixup_alpha", -0.1, "must be at least 0"),
+        ("mixing.probability", 1.1, "must be from 0 to 1"),
+        ("mixing.form", "timm", "big_vision, deit"),
         ("model.num_classes", -1, "must be at least 0"),
         ("optimizer.name", "adam", "the nearest: adamw"),
         ("optimizer.learning_rate", -1.0, "must be at least 0"),

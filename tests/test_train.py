@@ -195,3 +195,22 @@ def test_training_starts_from_the_weights_of_another_run(tmp_path):
     np.testing.assert_array_equal(after.pop("head")["kernel"], 0)
     assert np.any(before.pop("head")["kernel"])
     jax.tree.map(np.testing.assert_array_equal, before, after)
+
+
+@pytest.mark.parametrize(
+    ("form", "axes", "accumulation_steps"),
+    [("big_vision", {"data": 2, "fsdp": 4}, 1), ("deit", {"data": 8}, 4)],
+)
+def test_mixed_batches_are_the_same_on_any_mesh_and_in_micro_batches(
+    form, axes, accumulation_steps
+):
+    def losses(mesh, accumulation_steps=1, alpha=1.0):
+        config = tiny.get_config()
+        config.total_steps = 4
+        config.mixing.update({"form": form, "mixup_alpha": alpha, "cutmix_alpha": alpha})
+        config.optimizer.accumulation_steps = accumulation_steps
+        return Setup(config, mesh).run()[0]
+
+    expected = losses(mesh_of(1))
+    np.testing.assert_allclose(losses(mesh_of(8, **axes), accumulation_steps), expected, rtol=1e-5)
+    assert abs(losses(mesh_of(1), alpha=0.0)[-1] - expected[-1]) > 2e-4

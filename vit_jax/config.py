@@ -13,6 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference, placeholder
 
+from vit_jax.data.mixing import FORMS
 from vit_jax.data.transforms import train_operations
 from vit_jax.errors import ConfigError
 from vit_jax.losses import LOSSES
@@ -30,6 +31,7 @@ CHOICES = {
     "optimizer.name": tuple(OPTIMIZERS),
     "optimizer.momentum_dtype": ("float32", "bfloat16"),
     "schedule.name": tuple(SCHEDULES),
+    "mixing.form": tuple(FORMS),
     "data.eval_crop": ("resize", "center"),
     "data.interpolation": ("bilinear", "bicubic"),
 }
@@ -46,6 +48,10 @@ RANGES = {  # lowest, highest; both included, and finite
     "data.eval_resize": (1, ANY),
     "data.num_threads": (0, ANY),
     "data.num_workers": (0, ANY),
+    "mixing.mixup_alpha": (0, ANY),
+    "mixing.cutmix_alpha": (0, ANY),
+    "mixing.probability": (0, 1),
+    "mixing.cutmix_probability": (0, 1),
     "model.num_classes": (0, ANY),
     "optimizer.learning_rate": (0, ANY),
     "optimizer.weight_decay": (0, ANY),
@@ -113,6 +119,13 @@ def default_config() -> ConfigDict:
     data.antialias = True  # False: the reference's resize, which does not.
     data.num_threads = 0  # Decoding threads; 0: chosen from the number of cores.
     data.num_workers = 0  # Decoding processes besides, for hosts with many cores.
+
+    config.mixing = mixing = ConfigDict()  # See data/mixing.py.
+    mixing.mixup_alpha = 0.0  # Two images are blended by λ ~ Beta(alpha, alpha); 0: no mixup.
+    mixing.cutmix_alpha = 0.0  # A rectangle of 1 - λ is laid over another image; 0: no CutMix.
+    mixing.probability = 1.0  # Of a batch to be mixed at all.
+    mixing.cutmix_probability = 0.5  # Of CutMix rather than mixup, where both are on.
+    mixing.form = "big_vision"  # big_vision (λ ≥ 1/2, with the row before) | deit (a random row)
 
     config.model = _model_config()
 

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from vit_jax import sharding
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import Durations
+from vit_jax.data import mixing
 from vit_jax.data.transforms import describe_training
 from vit_jax.logging import format_count, parameter_overview
 from vit_jax.schedules import Schedule
@@ -38,12 +39,13 @@ def describe_run(
       mesh: of devices.
     """
     num_params = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
+    images = describe_training(config.data) + mixing.describe(config.mixing)
     lines = [
         f"model     {config.model.name} for {options.num_classes} classes at "
         f"{options.image_size[0]}x{options.image_size[1]} px: {format_count(num_params)} "
         f"parameters, {options.macs() / 1e9:.3g} GMACs per image, computing in {options.dtype}",
         f"data      {config.data.source or '(not named yet)'}, {num_train_examples:,} examples an epoch",
-        f"images    {NEXT_COLUMN.join(describe_training(config.data))}",
+        f"images    {NEXT_COLUMN.join(images)}",
         f"batch     {describe_batch(config, mesh)}",
         f"length    {describe_durations(config, durations, num_train_examples)}",
         f"optimizer {config.optimizer.name}, learning rate {describe_schedule(schedule, durations)}",

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from vit_jax import config as config_lib
 from vit_jax import sharding, workdir
 from vit_jax.checkpoint import Checkpoints, TrainState
 from vit_jax.data.dataset import Batch, Dataset, eval_batches, open_dataset, train_batches
+from vit_jax.data.mixing import mixed_images, mixed_targets, pair
 from vit_jax.errors import CheckpointError
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.forward import Forward, make_forward
@@ -36,7 +38,8 @@ from vit_jax.weights.loading import initialize_from
 
 logger = logging.getLogger(__name__)
 
-STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters.
+STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters,
+MIXING_STREAM = 0x3117  # and, within a step, mixing's from dropout's.
 SAMPLE_IMAGES = 16  # Of the first batch, written to TensorBoard.
 
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
@@ -316,8 +319,9 @@ def make_train_step(
     num_micro = config.optimizer.accumulation_steps
 
     def loss(part: dict, params: dict, batch: Batch, key: jax.Array) -> jax.Array:
-        logits = forward(trainable.insert(part, params), batch["image"], key=key)
-        targets = jax.nn.one_hot(batch["label"], logits.shape[-1])
+        logits = forward(trainable.insert(part, params), mixed_images(batch), key=key)
+        encode = functools.partial(jax.nn.one_hot, num_classes=logits.shape[-1])
+        targets = mixed_targets(batch, encode)
         return jnp.sum(loss_of(logits, targets) * batch["weight"])
 
     def gradient(params: dict, batch: Batch, key: jax.Array) -> tuple[jax.Array, dict]:
@@ -328,8 +332,9 @@ def make_train_step(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         weight = batch["mask"].astype(jnp.float32)
         batch = {**batch, "weight": weight / weight.sum()}
-        stream = jax.random.fold_in(jax.random.key(config.seed), STEP_STREAM)
-        key = jax.random.fold_in(stream, state.step)
+        key = step_key(config.seed, state.step)
+        batch = pair(batch, jax.random.fold_in(key, MIXING_STREAM), config.mixing)
+        batch = jax.lax.with_sharding_constraint(batch, sharding.batch_sharding(mesh))
         value, gradients = accumulate(gradient, num_micro, state.params, batch, key, mesh)
         part = trainable.select(state.params)
         updates, opt_state = optimizer.update(gradients, state.opt_state, part)
@@ -343,6 +348,11 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state, ema), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(places, sharding.replicated(mesh)))
+
+
+def step_key(seed: int, step: jax.Array) -> jax.Array:
+    """The key of everything random in one update."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), STEP_STREAM), step)
 
 
 def accumulate(
