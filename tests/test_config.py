@@ -35,7 +35,9 @@ def test_every_key_says_what_it_is_for():
     assert [name for name, rest in declared if "#" not in rest] == []
 
 
-@pytest.mark.parametrize("place", ["", "data", "mixing", "model", "optimizer", "schedule", "mesh", "profile"])
+@pytest.mark.parametrize(
+    "place", ["", "data", "mixing", "model", "optimizer", "schedule", "mesh", "profile"]
+)
 def test_unknown_keys_cannot_be_set(place):
     section = lookup(default_config(), place) if place else default_config()
     with pytest.raises(AttributeError, match="nonsense"):
