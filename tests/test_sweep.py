@@ -44,6 +44,7 @@ def runs(monkeypatch):
     return made, outcomes
 
 
+@pytest.mark.slow
 def test_each_rate_trains_on_a_part_and_the_best_one_on_everything(config, tmp_path, caplog):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "cache"))
     try:
