@@ -329,24 +329,23 @@ def test_a_head_of_zeros_is_mentioned(tmp_path, capsys):
     assert "is all zeros: nothing has been trained with it" in capsys.readouterr().err
 
 
-def start(*arguments, **options):
+def start(*arguments, stdin=subprocess.PIPE):
     return subprocess.Popen(
         [sys.executable, "-m", "vit_jax.predict", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        stdin=subprocess.PIPE,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        **options,
     )
 
 
 @pytest.mark.slow
-def test_a_closed_pipe_and_ctrl_c_end_quietly(model_path, pictures):
+def test_a_closed_pipe_and_ctrl_c_end_quietly(model_path, pictures, tmp_path):
     name = os.fsencode(pictures / "élève 1.png") + b"\n"
-    process = start(model_path, "-", "--batch_size=2")
-    process.stdin.write(name * 10_000)
-    process.stdin.close()
+    (tmp_path / "names.txt").write_bytes(name * 10_000)
+    with open(tmp_path / "names.txt", "rb") as names:
+        process = start(model_path, "-", stdin=names)
     assert process.stdout.readline().startswith(name.strip())
     process.stdout.close()
     assert process.stderr.read() == b""

@@ -74,10 +74,12 @@ def test_evaluation_only(tmp_path, data):
 
 
 @pytest.mark.parametrize("prefix", ["", "train/"])
-def test_held_out_fraction(tmp_path, data, prefix):
+def test_held_out_fraction(tmp_path, data, prefix, caplog):
     for label in ("cat", "dog"):
         write_class(tmp_path, f"{prefix}{label}", 100)
-    train, held_out = (set(names(open_split(data, tmp_path, split))) for split in ("train", ""))
+    with caplog.at_level(logging.INFO, "vit_jax"):
+        train, held_out = (set(names(open_split(data, tmp_path, split))) for split in ("train", ""))
+    assert f"{len(held_out)} of its 200 images are held out" in caplog.text
     assert not train & held_out
     assert len(train | held_out) == 200
     assert 8 <= len(held_out) <= 34  # 20 expected, standard deviation 4.2.

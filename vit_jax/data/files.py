@@ -74,18 +74,22 @@ def walk(folder: str) -> Iterator[str]:
     folder, and in those above it, are held.
     """
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: natural_order(entry.name))
+        with os.scandir(folder) as entries:
+            is_folder = {entry.name: entry.is_dir() for entry in entries if _is_wanted(entry)}
     except OSError:
         yield folder
         return
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            if not (entry.is_symlink() and _contains(entry.path, folder)):
-                yield from walk(entry.path)
-        elif entry.name.lower().endswith(IMAGE_EXTENSIONS):
-            yield entry.path
+    for name in sorted(is_folder, key=natural_order):
+        path = os.path.join(folder, name)
+        if not is_folder[name]:
+            yield path
+        elif not (os.path.islink(path) and _contains(path, folder)):
+            yield from walk(path)
+
+
+def _is_wanted(entry: os.DirEntry) -> bool:
+    name = entry.name.lower()
+    return name[0] != "." and (name.endswith(IMAGE_EXTENSIONS) or entry.is_dir())
 
 
 def _contains(outer: str, inner: str) -> bool:

@@ -17,6 +17,8 @@ import numpy as np
 from vit_jax.data.splits import EVALUATION_SPLITS, Example, Shape, Splits
 from vit_jax.errors import DataError
 
+logger = logging.getLogger(__name__)
+
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _LAYOUT = (
     "expected DIR/train/CLASS/*.jpg with DIR/val/CLASS/*.jpg (or validation, or test), or only "
@@ -98,6 +100,13 @@ def _held_out(root: pathlib.Path, prefix: str, fraction: float) -> Splits:
             for file in files
         }
         threshold = max(fraction, min(hashes.values())) if fraction else -1.0
+        if held_out:
+            logger.info(
+                "%s has no split for evaluation: %d of its %d images are held out for it.",
+                root / prefix,
+                sum(value <= threshold for value in hashes.values()),
+                len(hashes),
+            )
         return _select(
             root,
             {
@@ -141,7 +150,7 @@ def find_classes(root: pathlib.Path, prefix: str = "", least: int = 2) -> list[s
     classes = [name for name in folders if any(_images(root, f"{prefix}{name}"))]
     empty = [name for name in folders if name not in classes]
     if empty:
-        logging.warning("%s: folders without images, ignored: %s", directory, ", ".join(empty))
+        logger.warning("%s: folders without images, ignored: %s", directory, ", ".join(empty))
     if len(classes) < least:
         raise DataError(
             f"{directory}: need at least {least} class folders with images, found "
