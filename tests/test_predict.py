@@ -101,6 +101,14 @@ def test_a_model_just_created_and_fewer_classes_than_asked_for(tmp_path):
         assert [ranked.probability for ranked in found.classes] == [1 / count] * count
 
 
+def test_a_head_with_more_classes_than_names(tmp_path):
+    made = vit_jax.create_model("ViT-Ti/8", num_classes=4, **TINY)
+    made.class_names = ("cat", "dog")
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    (found,) = predict(made, [tmp_path / "a.png"])
+    assert [ranked.name for ranked in found.classes] == ["cat", "dog", "2", "3"]
+
+
 def test_paths_are_taken_as_they_are_needed(model, tmp_path):
     Image.fromarray(PIXELS).save(tmp_path / "a.png")
     taken = 0

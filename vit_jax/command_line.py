@@ -97,8 +97,8 @@ def is_workdir(path: str) -> bool:
     return (epath.Path(path) / "checkpoints").exists()
 
 
-def load_classifier(path: str, flags: argparse.Namespace) -> nnx.Module:
-    """The model at `path`, by the flags of `add_model_flags`.
+def load_classifier(path: str, flags: argparse.Namespace, step: int | None = None) -> nnx.Module:
+    """The model at `path`, by the flags of `add_model_flags`; of a workdir a given step, if any.
 
     Raises:
       WeightsError: it cannot be read, or has no head.
@@ -110,7 +110,7 @@ def load_classifier(path: str, flags: argparse.Namespace) -> nnx.Module:
     for key in FLAGS_OF_THEIR_OWN:
         if key in options:
             raise ConfigError(f"--option={key}=...: {key!r} is no option of a model.")
-    model = load_model(path, checkpoint=flags.checkpoint, ema=flags.ema, **options)
+    model = load_model(path, checkpoint=step or flags.checkpoint, ema=flags.ema, **options)
     if not model.options.num_classes:
         raise WeightsError(f"{path} has no head, so it does not tell classes apart: fine-tune it.")
     if not np.any(model.head.kernel[...]):

@@ -127,7 +127,8 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
         raise ConfigError(f"{path!r}: there is no such file or folder.")
     data, loss = default_config().data, "softmax"
     file = epath.Path(path) / "config.json"
-    if is_workdir(path) and (file.exists() or not flags.source):
+    complete = flags.source and (flags.loss or not file.exists())
+    if is_workdir(path) and not complete:
         data, loss = read_run_config(file)
     if flags.source:
         data = default_config().data
@@ -151,9 +152,7 @@ def read_run_config(file: epath.Path) -> tuple[ConfigDict, str]:
     except FileNotFoundError:
         raise ConfigError(f"{file} is missing: name the data with --source.") from None
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise ConfigError(
-            f"{file} is damaged ({error!r}): remove it, and name the data with --source."
-        ) from error
+        raise ConfigError(f"{file} is damaged ({error!r}): give --source and --loss.") from error
 
 
 def evaluate(task: Task, flags: argparse.Namespace) -> Result:
@@ -163,7 +162,7 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
       UserError: the model or its data cannot be read, or their classes differ.
     """
     step = find_step(task.model, flags.checkpoint) if is_workdir(task.model) else None
-    model = load_classifier(task.model, flags)
+    model = load_classifier(task.model, flags, step)
     examples = open_examples(task, model, flags.ignore_class_names)
     measured = measure(model, examples, task.loss, flags.batch_size)
     return Result(

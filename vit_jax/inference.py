@@ -60,5 +60,6 @@ def preprocessing_of(model: nnx.Module) -> Preprocessing:
 
 
 def class_names_of(model: nnx.Module) -> tuple[str, ...]:
-    """The model's class names; where it has none, the classes' numbers."""
-    return getattr(model, "class_names", ()) or tuple(map(str, range(model.options.num_classes)))
+    """A name for each class of the model: its number, where the model does not say."""
+    names = getattr(model, "class_names", ())
+    return (*names, *map(str, range(len(names), model.options.num_classes)))

@@ -35,6 +35,7 @@ def test_labels(model, data, labels, remark):
 @pytest.mark.parametrize(
     ("model", "count", "data", "message"),
     [
+        (("a",), 3, ("a", "x"), r"class 1 of the data, 'x', .* \(1 is absent there\)"),
         ((), 21843, tuple("abcdefghij"), "model has 21,843 classes, the data 10: a, b, c"),
         (
             ("a", "b"),

@@ -50,12 +50,13 @@ def match_classes(
     places = {name: place for place, name in enumerate(model_names)}
     for number, name in enumerate(data_names):
         if name not in places:
-            there = f"{model_names[number]!r} there" if number < num_classes else "absent there"
+            known = number < len(model_names)
+            there = f"{model_names[number]!r} there" if known else "absent there"
             raise DataError(
                 f"class {number} of the data, {name!r}, is not among the model's {num_classes:,} "
                 f"classes ({number} is {there}): {abbreviate(model_names)}."
             )
-    if len(places) < num_classes or len(set(data_names)) < len(data_names):
+    if len(places) < len(model_names) or len(set(data_names)) < len(data_names):
         raise DataError("a class name occurs twice, so classes in another order cannot be matched.")
     labels = np.array([places[name] for name in data_names], np.int32)
     remarks = []
