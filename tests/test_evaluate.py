@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from published import logits, parameters, random_model
-from runs import ROOT, XLA_FLAGS, read_metrics
 from workdirs import CLASSES, TINY, write_workdir
 
 import vit_jax
 from tests import tiny
+from tests.runs import ROOT, XLA_FLAGS, read_metrics
 from vit_jax import evaluate as command
 from vit_jax import train
 from vit_jax.config import default_config

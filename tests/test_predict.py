@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from published import random_model
-from runs import ROOT
 from workdirs import CLASSES, write_workdir
 
 import vit_jax
+from tests.runs import ROOT
 from vit_jax import predict as command
 from vit_jax.errors import DataError
 from vit_jax.model_file import Preprocessing

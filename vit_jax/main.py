@@ -101,6 +101,7 @@ def summary(results: dict[str, float], workdir: str) -> str:
     rows = {
         f"{workdir}/metrics.jsonl": f"every number above, and in {workdir}/tensorboard",
         f"{workdir}/checkpoints": f"the weights, with {workdir}/model.json",
+        "classify pictures": f"python -m vit_jax.predict {workdir} FILE...",
         "in Python": f"model = vit_jax.load_model({workdir!r})",
         "train on from here": f"--config.init={workdir} with another config and workdir",
     }
