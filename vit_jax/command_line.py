@@ -20,7 +20,7 @@ from vit_jax.logging import setup_logging
 from vit_jax.weights.loading import load_model
 
 DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
-FLAGS_OF_THEIR_OWN = ("path", "checkpoint", "ema")
+RESERVED = ("path", "checkpoint", "ema", "weights")  # Arguments of loading that are no options.
 
 logger = logging.getLogger("vit_jax")
 
@@ -107,7 +107,7 @@ def load_classifier(path: str, flags: argparse.Namespace, step: int | None = Non
     if not is_workdir(path) and (flags.ema or flags.checkpoint != "latest"):
         raise ConfigError(f"--checkpoint and --ema choose from a run's workdir; {path} is none.")
     options = parse_options(flags.option)
-    for key in FLAGS_OF_THEIR_OWN:
+    for key in RESERVED:
         if key in options:
             raise ConfigError(f"--option={key}=...: {key!r} is no option of a model.")
     model = load_model(path, checkpoint=step or flags.checkpoint, ema=flags.ema, **options)

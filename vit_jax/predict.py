@@ -38,6 +38,7 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.data.files import find_files, read_ahead
+from vit_jax.data.folder import IMAGE_EXTENSIONS
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.forward import normalize
 from vit_jax.inference import (
@@ -222,6 +223,8 @@ def open_output(path: str | None) -> contextlib.AbstractContextManager[TextIO]:
     if path is None:
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
         return contextlib.nullcontext(sys.stdout)
+    if path.lower().endswith(IMAGE_EXTENSIONS):
+        raise ConfigError(f"--output={path} would be taken for a picture: name it otherwise.")
     try:
         return open(path, "w", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
