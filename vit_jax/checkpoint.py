@@ -63,20 +63,21 @@ class Checkpoints:
                 )
             )
         self._best_metric = best_metric
-        self._manager = ocp.CheckpointManager(
-            epath.Path(workdir).absolute() / "checkpoints",
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
-                best_fn=_score,
-                create=not read_only,
-                cleanup_tmp_directories=not read_only,
-                read_only=read_only,
-            ),
-            item_handlers={
-                **{item: ocp.StandardCheckpointHandler() for item in ARRAY_ITEMS},
-                "format": ocp.JsonCheckpointHandler(),
-            },
-        )
+        with _without_warnings() if read_only else contextlib.nullcontext():
+            self._manager = ocp.CheckpointManager(
+                epath.Path(workdir).absolute() / "checkpoints",
+                options=ocp.CheckpointManagerOptions(
+                    preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
+                    best_fn=_score,
+                    create=not read_only,
+                    cleanup_tmp_directories=not read_only,
+                    read_only=read_only,
+                ),
+                item_handlers={
+                    **{item: ocp.StandardCheckpointHandler() for item in ARRAY_ITEMS},
+                    "format": ocp.JsonCheckpointHandler(),
+                },
+            )
         best_step = self._best_step()
         self._best = -math.inf if best_step is None else _score(self._manager.metrics(best_step))
 
@@ -90,6 +91,8 @@ class Checkpoints:
         steps = self._manager.all_steps()
         wanted = {"latest": self._manager.latest_step, "best": self._best_step}
         step = wanted[checkpoint]() if checkpoint in wanted else checkpoint
+        if str(step).isdecimal():  # from a command line
+            step = int(step)
         if step not in steps:
             raise CheckpointError(
                 f"{self._manager.directory} has no checkpoint {checkpoint!r}; "
@@ -203,6 +206,18 @@ class Checkpoints:
     def close(self) -> None:
         """Waits for the checkpoint being saved and closes the files."""
         self._manager.close()
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keeps Orbax from warning, through absl, of what was asked for: not to write."""
+    absl = logging.getLogger("absl")
+    level = absl.level
+    absl.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        absl.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from vit_jax.losses import LOSSES
 from vit_jax.models import registry
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.schedules import LINEAR_END, SCHEDULES
+from vit_jax.weights.resize import POSITION_RESIZES, is_grid
 
 # The units of a duration. One is given; `total_steps` wins over the others.
 UNITS = ("steps", "epochs", "examples")
@@ -28,6 +29,7 @@ DURATIONS = ("total", "warmup", "eval_every", "checkpoint_every")
 # What a key may be, where its type does not say it.
 CHOICES = {
     "loss": tuple(LOSSES),
+    "init_position_resize": POSITION_RESIZES,
     "optimizer.name": tuple(OPTIMIZERS),
     "optimizer.momentum_dtype": ("float32", "bfloat16"),
     "schedule.name": tuple(SCHEDULES),
@@ -98,6 +100,10 @@ def default_config() -> ConfigDict:
     config.ema_decay = 0.0  # Of the averaged parameters; 0: none.
     config.init = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
     config.init_skip = ""  # Regular expression of parameters that start fresh all the same.
+    config.init_checkpoint = "latest"  # Of a workdir: latest | best | the number of a step.
+    config.init_ema = False  # Of a workdir: its averaged parameters.
+    config.init_source_grid = ()  # (rows, columns) of a file's positions, where it does not say.
+    config.init_position_resize = "bilinear_corner"  # bilinear_corner | bilinear | bicubic
 
     config.data = data = ConfigDict()
     data.source = ""  # digits | idx:DIR | folder:DIR | tfds:NAME[:CONFIG] | fake
@@ -223,6 +229,11 @@ def validate(config: ConfigDict) -> None:
             re.compile(lookup(config, key))
         except re.error as error:
             raise ConfigError(f"config.{key}={lookup(config, key)!r}: {error}.") from error
+    grid = config.init_source_grid
+    if grid and not is_grid(grid):
+        raise ConfigError(
+            f"config.init_source_grid={grid}: must be (rows, columns), or () for none."
+        )
     for duration in DURATIONS:
         given = [key for unit in UNITS if config[key := f"{duration}_{unit}"]]
         # An explicit total_steps shortens any preset.

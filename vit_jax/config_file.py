@@ -17,7 +17,7 @@ from vit_jax.errors import ConfigError, UserError
 BOOLEANS = {"true": True, "false": False}
 
 
-def _parse_any(text: str) -> Any:
+def parse_any(text: str) -> Any:
     """A Python literal, true or false; any other text stands for itself."""
     try:
         return BOOLEANS[text.lower()] if text.lower() in BOOLEANS else ast.literal_eval(text)
@@ -40,7 +40,7 @@ PARSERS: dict[type, tuple[Callable[[str], Any], str]] = {
     float: (float, "a number"),
     str: (str, "text"),
     tuple: (_parse_tuple, "a tuple such as (0.1,0.2), ('cat','dog') or ('cat',)"),
-    object: (_parse_any, "a number or a tuple"),
+    object: (parse_any, "a number or a tuple"),
 }
 
 

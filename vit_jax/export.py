@@ -7,16 +7,16 @@ the format cannot express it.
 """
 
 import argparse
-import ast
 import logging
 import sys
 from typing import Any
 
+from vit_jax.config_file import parse_any
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.logging import setup_logging
 from vit_jax.weights.formats import read_weights
 from vit_jax.weights.loading import build_model
-from vit_jax.weights.native import read_average
+from vit_jax.weights.resize import POSITION_RESIZES
 from vit_jax.weights.saving import FORMATS, save_model
 from vit_jax.weights.source import Hints
 
@@ -36,8 +36,16 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--checkpoint", default="latest", help="of a workdir: latest, best, a step")
     parser.add_argument("--ema", action="store_true", help="of a workdir: averaged parameters")
     parser.add_argument(
-        "--average", type=int, default=0, metavar="N", help="the mean of the last N checkpoints"
+        "--average", type=int, metavar="N", help="of a workdir: the mean of the last N checkpoints"
     )
+    parser.add_argument(
+        "--source_grid",
+        type=int,
+        nargs=2,
+        metavar=("ROWS", "COLUMNS"),
+        help="of SOURCE's position embeddings, where nothing else tells",
+    )
+    parser.add_argument("--position_resize", choices=POSITION_RESIZES, default=POSITION_RESIZES[0])
     parser.add_argument("--trunk_only", action="store_true", help="without the head")
     parser.add_argument(
         "--option",
@@ -54,30 +62,26 @@ def parse_options(pairs: list[str]) -> dict[str, Any]:
     options = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
-        if not separator:
+        if not separator or not key:
             raise ConfigError(f"--option={pair}: write KEY=VALUE.")
-        try:
-            options[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            options[key] = value
+        options[key] = parse_any(value)
     return options
 
 
 def export(arguments: argparse.Namespace) -> None:
     """Reads, converts and writes as the command line says."""
     options = parse_options(arguments.option)
-    step = arguments.checkpoint
-    if arguments.average:
-        weights = read_average(arguments.source, arguments.average, arguments.ema)
-    else:
-        weights = read_weights(
-            arguments.source,
-            Hints(options),
-            checkpoint=int(step) if step.isdigit() else step,
-            ema=arguments.ema,
-        )
+    if arguments.average is not None and arguments.checkpoint != "latest":
+        raise ConfigError("--average takes the last checkpoints: leave out --checkpoint.")
+    weights = read_weights(
+        arguments.source,
+        Hints(options, arguments.source_grid),
+        checkpoint=arguments.checkpoint,
+        ema=arguments.ema,
+        average=arguments.average,
+    )
     save_model(
-        build_model(weights, **options),
+        build_model(weights, position_resize=arguments.position_resize, **options),
         arguments.destination,
         arguments.format,
         trunk_only=arguments.trunk_only,

@@ -2,15 +2,18 @@
 
 import dataclasses
 import json
+import math
 import os
 from typing import Any
 
 from etils import epath
 
-from vit_jax.errors import CheckpointError
+from vit_jax.errors import CheckpointError, ConfigError
 
 FORMAT_VERSION = 1
 FILE_NAME = "model.json"
+CROPS = ("resize", "center")
+INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +22,8 @@ class Preprocessing:
 
     `crop` "resize" resizes the whole image to the model's size; "center" first resizes the smaller
     side to `resize` pixels and then crops the centre. Pixels in [0, 1] become (x − mean) / std,
-    channel by channel; one value stands for all channels.
+    channel by channel; one value stands for all channels. Raises ConfigError for values that
+    cannot be used.
     """
 
     mean: tuple[float, ...] = (0.5,)
@@ -28,6 +32,31 @@ class Preprocessing:
     resize: int = 256
     interpolation: str = "bilinear"
     antialias: bool = True
+
+    def __post_init__(self) -> None:
+        for field, lowest in (("mean", -math.inf), ("std", 0)):
+            values = getattr(self, field)
+            if not values or not all(
+                isinstance(value, int | float) and lowest < value < math.inf for value in values
+            ):
+                positive = "" if lowest else "positive "
+                raise ConfigError(f"preprocessing {field}={values!r}: must be {positive}numbers.")
+        if not isinstance(self.resize, int) or self.resize < 1:
+            raise ConfigError(f"preprocessing resize={self.resize!r}: must be a positive integer.")
+        for field, choices in (("crop", CROPS), ("interpolation", INTERPOLATIONS)):
+            if getattr(self, field) not in choices:
+                raise ConfigError(
+                    f"preprocessing {field}={getattr(self, field)!r}: must be one of "
+                    f"{', '.join(choices)}."
+                )
+
+    def for_channels(self, channels: int) -> "Preprocessing":
+        """The same for so many channels: with averages, unless it has a value for each."""
+        means = {
+            field: values if len(values) == channels else (sum(values) / len(values),)
+            for field, values in (("mean", self.mean), ("std", self.std))
+        }
+        return dataclasses.replace(self, **means)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,37 +71,57 @@ class ModelFile:
 
 def write_model_file(directory: str | os.PathLike[str], model_file: ModelFile) -> None:
     """Writes `directory/model.json`, whole or not at all."""
-    content = {
-        "format_version": FORMAT_VERSION,
-        "model": {"name": model_file.name, **model_file.options},
-        "preprocessing": dataclasses.asdict(model_file.preprocessing),
-        "class_names": list(model_file.class_names),
-    }
-    write_json(epath.Path(directory) / FILE_NAME, content)
+    write_json(epath.Path(directory) / FILE_NAME, to_json(model_file))
 
 
 def read_model_file(directory: str | os.PathLike[str]) -> ModelFile:
     """Reads `directory/model.json`; raises CheckpointError if it is not there or not whole."""
     path = epath.Path(directory) / FILE_NAME
     try:
-        content = json.loads(path.read_text())
-        if content["format_version"] > FORMAT_VERSION:
-            raise CheckpointError(
-                f"{path} has format version {content['format_version']}, written by a newer "
-                f"vit_jax; this one reads up to {FORMAT_VERSION}: upgrade it."
-            )
-        options = {key: _as_tuple(value) for key, value in content["model"].items()}
-        preprocessing = {key: _as_tuple(value) for key, value in content["preprocessing"].items()}
-        return ModelFile(
-            name=options.pop("name"),
-            options=options,
-            preprocessing=Preprocessing(**preprocessing),
-            class_names=tuple(content["class_names"]),
-        )
+        return decode(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{path} is missing: {directory} is not a run's workdir.") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is damaged: {error!r}.") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} {error}") from error
+
+
+def to_json(model_file: ModelFile) -> dict[str, Any]:
+    """The content of `model.json`."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "model": {"name": model_file.name, **model_file.options},
+        "preprocessing": dataclasses.asdict(model_file.preprocessing),
+        "class_names": list(model_file.class_names),
+    }
+
+
+def from_json(content: dict[str, Any]) -> ModelFile:
+    """The inverse of `to_json`; raises whatever a value of the wrong kind leads to."""
+    options = {key: as_tuple(value) for key, value in content["model"].items()}
+    preprocessing = {key: as_tuple(value) for key, value in content["preprocessing"].items()}
+    name, class_names = options.pop("name"), content["class_names"]
+    if not isinstance(class_names, list) or not all(
+        isinstance(text, str) for text in (name, *class_names)
+    ):
+        raise TypeError("names must be texts")
+    return ModelFile(name, options, Preprocessing(**preprocessing), tuple(class_names))
+
+
+def decode(text: str | bytes) -> ModelFile:
+    """What JSON's text describes; raises ValueError, to be read after the name of its place."""
+    try:
+        content = json.loads(text)
+        version = content["format_version"]
+        if version <= FORMAT_VERSION:
+            return from_json(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+        raise ValueError(f"is damaged: {error!r}.") from error
+    raise ValueError(
+        f"has format version {version}, written by a newer vit_jax; this one reads up to "
+        f"{FORMAT_VERSION}: upgrade it."
+    )
 
 
 def write_json(path: epath.Path, content: Any) -> None:
@@ -82,5 +131,6 @@ def write_json(path: epath.Path, content: Any) -> None:
     temporary.replace(path)
 
 
-def _as_tuple(value: Any) -> Any:
+def as_tuple(value: Any) -> Any:
+    """JSON's lists as tuples."""
     return tuple(value) if isinstance(value, list) else value

@@ -270,8 +270,12 @@ def read_initial_weights(
         config.init,
         registry.model_options(file.name, **file.options),
         abstract.params,
+        checkpoint=config.init_checkpoint,
+        ema=config.init_ema,
         skip=config.init_skip,
         class_names=file.class_names,
+        source_grid=config.init_source_grid or None,
+        position_resize=config.init_position_resize,
     )
     logger.info("%s", report)
     return weights, with_normalization(file, source)

@@ -294,7 +294,10 @@ def test_the_report_is_a_table(path):
     assert lines[0] == f"Weights from {path}: 21 loaded, 1 resized, 2 fresh, 0 skipped."
     assert lines[1].split() == ["parameter", "in", "the", "file", "in", "the", "model"]
     assert len(lines) == 2 + 24 + 1
-    assert lines[-1].startswith("Assumed, as nothing says it: gelu='tanh', pixels are normalised")
+    assert lines[-1] == (
+        "Assumed, as nothing says it: gelu='tanh', pooling='token', "
+        "pixels are normalised to [-1, 1]."
+    )
     assert "  fresh    head/kernel                    32×10        32×7" in text
 
 

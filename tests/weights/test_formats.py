@@ -51,7 +51,7 @@ BAD_FILES = {
     "noise": (bytes(range(128, 256)), "neither a .npz nor a .safetensors file"),
     "pth": (pickled_zip(), "torch.load.*save_file"),
     "bin": (pickle.dumps({"weight": [1, 2]}), "torch.load.*save_file"),
-    "docx": (other_zip(), "no .npz file; its first entry: document.xml"),
+    "docx": (other_zip(), "no .npz file: it holds 'document.xml'"),
     "truncated.npz": (npz(cls=np.ones(1000))[:-50], "truncated or damaged .npz"),
     "truncated.safetensors": (
         (GOLDEN / "timm_token.safetensors").read_bytes()[:-50],

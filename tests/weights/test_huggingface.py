@@ -112,8 +112,9 @@ def test_preprocessing_is_written(folder, tmp_path):
     )
     content = json.loads((tmp_path / "out/preprocessor_config.json").read_text())
     assert content["image_mean"] == [0.4, 0.4, 0.4]
-    assert content["size"] == {"height": 32, "width": 32}
-    assert "resized the smaller side to 36 pixels" in (tmp_path / "out/README.md").read_text()
+    assert content["image_std"] == [0.2, 0.2, 0.2]
+    assert content["size"] == {"shortest_edge": 36}
+    assert content["crop_size"] == {"height": 32, "width": 32}
 
 
 def test_another_epsilon_is_said(folder, caplog):

@@ -13,7 +13,8 @@ from workdirs import CLASSES, PREPROCESSING, write_workdir
 
 import vit_jax
 from vit_jax.errors import CheckpointError, WeightsError
-from vit_jax.weights import native
+from vit_jax.weights.formats import read_weights
+from vit_jax.weights.source import Hints
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +53,12 @@ def test_a_checkpoint_that_is_not_there(workdir):
 def test_the_mean_of_checkpoints(workdir):
     directory, flat = workdir
     for count, ema, factor in ((1, False, 3), (2, False, 2.5), (3, True, 20)):
-        averaged = native.read_average(str(directory), count, ema).parameters
+        averaged = read_weights(directory, Hints(), average=count, ema=ema).parameters
         for name, array in scaled(flat, factor).items():
             np.testing.assert_allclose(averaged[name], array, rtol=1e-6, strict=True)
-    with pytest.raises(WeightsError, match=r"has 3 checkpoints, not 4: config\.keep_checkpoints"):
-        native.read_average(str(directory), 4)
+    for count in (4, 0, -1):
+        with pytest.raises(WeightsError, match=rf"has 3 checkpoints, not {count}: config\.keep"):
+            read_weights(directory, Hints(), average=count)
 
 
 def test_an_export_is_the_model_again(workdir, tmp_path):
@@ -118,7 +120,7 @@ def test_a_program_runs_without_this_package(tmp_path):
     for batch in (4, 1):
         outputs = np.load(tmp_path / f"{batch}.npy")
         np.testing.assert_allclose(outputs, expected["logits"][:batch], rtol=0, atol=1e-5)
-    content = json.loads((tmp_path / "model.json").read_text())
+    content = json.loads((tmp_path / "model.stablehlo.json").read_text())
     assert content["model"]["image_size"] == [32, 32]
 
 

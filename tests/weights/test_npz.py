@@ -245,5 +245,5 @@ def test_what_published_files_cannot_express_is_named(tmp_path):
 def test_a_runs_description_is_not_overwritten(tmp_path):
     model = vit_jax.load_model(write_npz(tmp_path / "in.npz", golden("vit_gap")["params"]))
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(WeightsError, match=r"model\.json describes a run"):
+    with pytest.raises(WeightsError, match=r"model\.json belongs to something else"):
         vit_jax.save_model(model, tmp_path / "model.npz")

@@ -15,6 +15,13 @@ from vit_jax.models.layers import REMAT_POLICIES
 PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
 ATTENTION_WEIGHTS, PRE_LOGITS = "attention_weights", "pre_logits"
 
+FIELD_KINDS = {  # An option's type -> what it may be, and in words; integers are checked by range.
+    bool: (bool, "true or false"),
+    bool | None: (bool | None, "true, false or None"),
+    str: (str, "text"),
+    float: (int | float, "a number"),
+}
+
 Constrain = Callable[[jax.Array], jax.Array]
 
 
@@ -38,6 +45,10 @@ class ModelOptions:
     remat: str = "none"  # or "full", "dots": what the backward pass recomputes
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            kinds, words = FIELD_KINDS.get(field.type, (object, ""))
+            if not isinstance(value := getattr(self, field.name), kinds):
+                raise ConfigError(f"model.{field.name}={value!r}: must be {words}.")
         object.__setattr__(self, "image_size", as_pair("image_size", self.image_size))
         require_at_least(self, 0, "num_classes")
         require_at_least(self, 1, "channels")

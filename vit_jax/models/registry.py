@@ -169,7 +169,9 @@ def create_model(name: str, *, seed: int = 0, **options: Any) -> nnx.Module:
 
 def build_model(name: str, key: jax.Array, options: Any) -> nnx.Module:
     """A model from complete options; pure in `key`, so that it may run under jit."""
-    return find_architecture(name).module(options, nnx.Rngs(params=key))
+    model = find_architecture(name).module(options, nnx.Rngs(params=key))
+    model.name = name
+    return model
 
 
 def abstract_model(name: str, **options: Any) -> nnx.Module:

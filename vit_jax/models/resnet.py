@@ -45,6 +45,7 @@ from vit_jax.models.base import (
 from vit_jax.models.layers import call_block, lecun_normal
 
 NUM_GROUPS = 32
+MOST_UNITS = 1000  # of a stage
 POOL_PADDINGS = {"zeros": 0.0, "infinity": -jnp.inf}
 
 
@@ -133,8 +134,10 @@ class ResNetOptions(ModelOptions):
 def check_stages(options: ModelOptions, depths_field: str, factor_field: str) -> None:
     """Raises ConfigError unless stages of these depths and this width can be built."""
     depths, factor = getattr(options, depths_field), getattr(options, factor_field)
-    if not all(isinstance(depth, int) and depth > 0 for depth in depths):
-        raise ConfigError(f"model.{depths_field}={depths}: must be positive integers, one a stage.")
+    if not all(isinstance(depth, int) and 0 < depth <= MOST_UNITS for depth in depths):
+        raise ConfigError(
+            f"model.{depths_field}={depths}: must be integers from 1 to {MOST_UNITS}, one a stage."
+        )
     if not isinstance(factor, int | float) or factor <= 0 or 64 * factor % NUM_GROUPS:
         raise ConfigError(
             f"model.{factor_field}={factor!r}: 64 times it must be a multiple of {NUM_GROUPS}, "

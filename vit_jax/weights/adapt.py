@@ -13,6 +13,7 @@ import numpy as np
 
 from vit_jax.errors import WeightsError
 from vit_jax.parameters import LAYERS, layer_names
+from vit_jax.weights.architecture import family_name
 from vit_jax.weights.mapping import fill_name
 from vit_jax.weights.resize import (
     resize_channels,
@@ -20,7 +21,7 @@ from vit_jax.weights.resize import (
     resize_patches,
     resize_positions,
 )
-from vit_jax.weights.source import Weights
+from vit_jax.weights.source import AVERAGED, Weights
 
 # Options that no resize can bridge.
 FIXED_OPTIONS = (
@@ -33,6 +34,7 @@ SILENT_OPTIONS = (
     *("positions", "position_placement"),
 )
 HEAD_OPTIONS = ("num_classes", "representation_size")  # Heads of other models are of no use.
+ROOT = "conv_root/kernel"  # what a ResNet's first convolution ends in
 
 Shape = tuple[int, ...]
 
@@ -150,7 +152,8 @@ class Adaptation:
         there, here = self.weights.options, self.options
         if type(there) is not type(here):
             raise WeightsError(
-                f"{self.weights.path} holds a {family_name(there)}, not a {family_name(here)}."
+                f"{self.weights.path} holds a {family_name(type(there))}, not a "
+                f"{family_name(type(here))}."
             )
         for option, (theirs, ours) in differing(there, here, FIXED_OPTIONS):
             raise WeightsError(
@@ -163,10 +166,24 @@ class Adaptation:
         if self.weights.assumed:
             yield f"Assumed, as nothing says it: {', '.join(self.weights.assumed)}."
         yield from (f"Note: {remark}." for remark in self.weights.remarks)
-        for option, values in differing(self.weights.options, self.options, SILENT_OPTIONS):
+        there, here = self.weights.options, self.options
+        if there.channels != here.channels:
+            yield from self.channel_notes()
+        for option, values in differing(there, here, SILENT_OPTIONS):
             yield "Note: the weights are for {0}={1!r}; the model has {0}={2!r}.".format(
                 option, *values
             )
+
+    def channel_notes(self) -> Iterator[str]:
+        """What keeps the model from computing the same with other channels."""
+        channels, preprocessing = self.options.channels, self.weights.model_file.preprocessing
+        if any(name.endswith(ROOT) for name in self.weights.parameters):
+            yield (
+                "Note: the first convolution is standardised over its channels too, so with "
+                f"{channels} of them its outputs are scaled differently: fine-tune the model."
+            )
+        if preprocessing.for_channels(channels) != preprocessing:
+            yield f"Note: {AVERAGED}, so the first layer sees other pixels: fine-tune the model."
 
     def skipped_layers(self, name: str, shape: Shape) -> np.ndarray:
         """Whether `skip` matches: bool [layers] for a stacked parameter, else [1]."""
@@ -196,7 +213,7 @@ class Adaptation:
     def resize(self, name: str, array: np.ndarray) -> tuple[np.ndarray, str]:
         """The array in the model's size, and what was done; "" for nothing."""
         there, here = self.weights.options, self.options
-        if name.endswith("conv_root/kernel"):
+        if name.endswith(ROOT):
             return resize_embedding(array, array.shape[:2], here.channels)
         if name == "embedding/kernel":
             return resize_embedding(array, here.patch_size, here.stem_channels)
@@ -214,11 +231,6 @@ def differing(there: Any, here: Any, options: Sequence[str]) -> Iterator[tuple[s
         values = getattr(there, option, None), getattr(here, option, None)
         if values[0] != values[1]:
             yield option, values
-
-
-def family_name(options: Any) -> str:
-    """What kind of model the options are of, for messages."""
-    return type(options).__name__.removesuffix("Options")
 
 
 def resize_embedding(

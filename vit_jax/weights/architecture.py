@@ -1,28 +1,26 @@
 """A model's options, read off its parameters; what tensors do not show comes from the registry."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 import jax
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
-from vit_jax.errors import ConfigError, WeightsError
+from vit_jax.errors import UserError, WeightsError
 from vit_jax.models import registry
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.mixer import MixerOptions
+from vit_jax.models.positions import LEARNED_1D
 from vit_jax.models.resnet import ResNetOptions
-from vit_jax.models.vit import (
-    ATTENTION_POOLING,
-    AVERAGE_POOLING,
-    CLASS_TOKEN_POOLING,
-    ViTOptions,
-)
+from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, ViTOptions
 from vit_jax.weights.mapping import Reading, Tensors, match_name
+from vit_jax.weights.metadata import METADATA, translating
 
+POSITION_EMBEDDING = "position_embedding"
 TOKEN_MIXING = "blocks/token_mixing/dense1/kernel"
 # Option -> the parameter and the axis whose length it is.
 VIT_SIZES = {
@@ -41,8 +39,9 @@ MIXER_SIZES = {
     "mlp_width": ("blocks/channel_mixing/dense1/kernel", 2),
 }
 RESNET_SIZES = {"channels": ("trunk/conv_root/kernel", 2)}
+HEAD = ("head/kernel", 1)  # 0 classes without one
 OPTIONAL_SIZES = {  # 0 where there is no such parameter
-    "num_classes": ("head/kernel", 1),
+    "num_classes": HEAD,
     "representation_size": ("pre_logits/kernel", 1),
     "num_registers": ("registers", 1),
 }
@@ -55,22 +54,36 @@ def read_sizes(parameters: Tensors, sizes: Mapping[str, tuple[str, int]]) -> dic
     for name, _ in sizes.values():
         if name not in parameters:
             raise WeightsError(f"no tensor in it becomes {name}: it is not a whole model.")
-    return {option: parameters[name].shape[axis] for option, (name, axis) in sizes.items()}
+    return {option: axis_length(parameters, *place) for option, place in sizes.items()}
+
+
+def axis_length(parameters: Tensors, name: str, axis: int) -> int:
+    """The length of a parameter's axis, 0 without the parameter."""
+    if name not in parameters:
+        return 0
+    shape = parameters[name].shape
+    if len(shape) <= axis:
+        raise WeightsError(f"its {name} has shape {shape}: too few axes.")
+    return shape[axis]
 
 
 def vit_options(parameters: Tensors, sizes: Mapping = VIT_SIZES) -> dict[str, Any]:
-    """What the parameters of a Vision Transformer show: all but the image's size."""
+    """What the parameters of a Vision Transformer show: all but the image's size.
+
+    Nor the pooling where there is a class token, which need not be what is pooled.
+    """
     options: dict[str, Any] = read_sizes(parameters, sizes)
-    for option, (name, axis) in OPTIONAL_SIZES.items():
-        options[option] = parameters[name].shape[axis] if name in parameters else 0
+    for option, place in OPTIONAL_SIZES.items():
+        options[option] = axis_length(parameters, *place)
     options["patch_size"] = parameters["embedding/kernel"].shape[:2]
     options["layer_scale"] = LAYER_SCALE if "blocks/layer_scale1" in parameters else 0.0
     options["query_key_norm"] = "blocks/attention/query_norm/scale" in parameters
     if "attention_pooling/probe" in parameters:
         options["pooling"] = ATTENTION_POOLING
-    else:
-        has_class_token = "class_token" in parameters
-        options["pooling"] = CLASS_TOKEN_POOLING if has_class_token else AVERAGE_POOLING
+    elif "class_token" not in parameters:
+        options["pooling"] = AVERAGE_POOLING
+    if POSITION_EMBEDDING in parameters:
+        options["positions"] = LEARNED_1D
     return options
 
 
@@ -87,7 +100,7 @@ def resnet_options(parameters: Tensors) -> dict[str, Any]:
     """What the parameters of a BiT ResNet show: all but the image's size."""
     return {
         **read_sizes(parameters, RESNET_SIZES),
-        "num_classes": num_classes(parameters),
+        "num_classes": axis_length(parameters, *HEAD),
         "stage_depths": stage_depths(parameters, "trunk"),
         "width_factor": parameters["trunk/conv_root/kernel"].shape[-1] / ROOT_WIDTH,
         "preactivation": "trunk/norm_root/scale" not in parameters,
@@ -98,14 +111,9 @@ def mixer_options(parameters: Tensors) -> dict[str, Any]:
     """What the parameters of an MLP-Mixer show: all but the image's size."""
     return {
         **read_sizes(parameters, MIXER_SIZES),
-        "num_classes": num_classes(parameters),
+        "num_classes": axis_length(parameters, *HEAD),
         "patch_size": parameters["embedding/kernel"].shape[:2],
     }
-
-
-def num_classes(parameters: Tensors) -> int:
-    """The classes of the head; 0 without one."""
-    return parameters["head/kernel"].shape[1] if "head/kernel" in parameters else 0
 
 
 def stage_depths(parameters: Tensors, trunk: str) -> tuple[int, ...]:
@@ -125,8 +133,23 @@ class Family:
     options: Callable[[Tensors], dict[str, Any]]  # those that the parameters show
     places: tuple[str, int] | None = None  # a parameter and its axis with an entry for each patch
 
+    @property
+    def name(self) -> str:
+        """What kind of model it is, for messages."""
+        return family_name(self.options_class)
 
-POSITIONS = ("position_embedding", 1)
+    @cached_property
+    def option_names(self) -> frozenset[str]:
+        """The names of all options."""
+        return frozenset(field.name for field in dataclasses.fields(self.options_class))
+
+
+def family_name(options_class: type) -> str:
+    """What kind of model an options class is of, for messages."""
+    return options_class.__name__.removesuffix("Options")
+
+
+POSITIONS = (POSITION_EMBEDDING, 1)
 FAMILIES = (
     Family(HybridOptions, "stem/conv_root/kernel", hybrid_options, POSITIONS),
     Family(ResNetOptions, "trunk/conv_root/kernel", resnet_options),
@@ -145,6 +168,12 @@ def find_family(reading: Reading) -> Family:
         f"or a ResNet's root, by a name that this package knows"
         + (f"; the first unknown name: {reading.unknown[0]!r}." if reading.unknown else ".")
     )
+
+
+def check_heads(num_heads: Any, width: int) -> None:
+    """Raises WeightsError unless a model of that width can have so many attention heads."""
+    if type(num_heads) is not int or num_heads < 1 or width % num_heads:
+        raise WeightsError(f"its width {width} is no multiple of num_heads={num_heads!r}.")
 
 
 def num_heads_of_width(width: int) -> int:
@@ -170,7 +199,7 @@ def registered_name(options: Any) -> str | None:
 
 
 def name_of(options: Any) -> str:
-    """A name to build complete options under: any of their family, for they override its own."""
+    """A name to build complete options under; any of their family, if no one has them all."""
     return registered_name(options) or family_names(type(options))[0]
 
 
@@ -235,12 +264,13 @@ def grid_of(options_class: type, options: Mapping[str, Any]) -> tuple[int, int] 
     if options.get("image_size") is None:
         return None
     try:
-        return options_class(**options).grid
-    except ConfigError:
+        with translating(METADATA):
+            return options_class(**options).grid
+    except UserError:
         return None
 
 
-@functools.cache
+@cache
 def abstract_parameters(name: str, options: Any) -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:
     """A model's structure and the shapes of its parameters by name; nothing is computed."""
     model = nnx.eval_shape(lambda: registry.build_model(name, jax.random.key(0), options))

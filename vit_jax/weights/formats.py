@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from etils import epath
 
-from vit_jax.errors import WeightsError
+from vit_jax.errors import CheckpointError, UserError, WeightsError
 from vit_jax.model_file import FILE_NAME
 from vit_jax.weights import huggingface, native, npz, tensor_file, timm
 from vit_jax.weights.source import Hints, Weights
@@ -15,6 +15,7 @@ from vit_jax.weights.source import Hints, Weights
 Reader = Callable[[str, Hints], Weights]
 
 HEADER_LIMIT = 100_000_000  # bytes; the limit that the library of .safetensors sets
+MOST_TENSORS = 50_000  # A training state of the largest model has a tenth of it.
 NEWEST_PICKLE = b"\x05"  # the second byte, a pickle's protocol
 PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt")
 PICKLE = (
@@ -57,6 +58,7 @@ def read_weights(
     *,
     checkpoint: str | int = "latest",
     ema: bool = False,
+    average: int | None = None,
 ) -> Weights:
     """The weights at `path`, whatever their format.
 
@@ -65,25 +67,36 @@ def read_weights(
         with such a file.
       hints: what the caller knows about it.
       checkpoint, ema: of a workdir, as for `vit_jax.load_model`.
+      average: of a workdir: so many of the last checkpoints are averaged; None: one is taken.
 
     Raises:
       WeightsError: it is none of these, damaged, or does not say enough.
       CheckpointError: a workdir has no such checkpoint.
     """
     path = os.fspath(path)
+    is_run = (epath.Path(path) / "checkpoints").exists()
     try:
-        if (epath.Path(path) / "checkpoints").exists():
-            return native.read_run(path, checkpoint, ema)
-        file = find_file(path)
-        return find_reader(file)(file, hints)
-    except WeightsError as error:
-        raise WeightsError(f"{path}: {error}") from None
+        if is_run:
+            weights = native.read_run(path, checkpoint, ema, average)
+        elif checkpoint != "latest" or ema or average is not None:
+            raise WeightsError("it is no run's workdir, which alone has checkpoints and averages.")
+        else:
+            file = find_file(path)
+            weights = find_reader(file)(file, hints)
+        weights.check_shapes()
+        return weights
+    except UserError as error:
+        kind = CheckpointError if isinstance(error, CheckpointError) else WeightsError
+        raise kind(f"{path}: {error}") from error
+    except OSError as error:
+        raise WeightsError(f"{path}: it cannot be read: {error.strerror or error}.") from error
 
 
 def find_file(path: str) -> str:
     """The file that holds the tensors: `path` itself, or the one in the folder `path`."""
     if not os.path.exists(path):
-        raise WeightsError("it does not exist.")
+        advice = " on this machine: copy it here" if "://" in path else ""
+        raise WeightsError(f"it does not exist{advice}.")
     if not os.path.isdir(path):
         return path
     names = sorted(os.listdir(path))
@@ -103,6 +116,8 @@ def find_file(path: str) -> str:
 
 def find_reader(path: str) -> Reader:
     """The function that reads a file, told by its first bytes and its tensors' names."""
+    if not os.path.isfile(path):
+        raise WeightsError("it is no file.")
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         head = file.read(16)
@@ -125,18 +140,28 @@ def zip_reader(path: str) -> Reader:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise WeightsError(f"truncated or damaged .npz file: {error}.") from None
+    if not names:
+        raise WeightsError("it is an empty archive.")
+    check_count(names)
     if any(name.endswith("data.pkl") for name in names):
         raise WeightsError(pickle_message(path))
-    if not all(name.endswith(".npy") for name in names):
-        raise WeightsError(f"it is a zip archive, but no .npz file; its first entry: {names[0]}.")
+    if others := [name for name in names if not name.endswith(".npy")]:
+        raise WeightsError(f"it is a zip archive, but no .npz file: it holds {others[0]!r}.")
     return npz.read
+
+
+def check_count(names: list[str]) -> None:
+    """Raises WeightsError for more tensors than any model has, which would take hours to sort."""
+    if len(names) > MOST_TENSORS:
+        raise WeightsError(f"it holds {len(names):,} tensors: these are no model's weights.")
 
 
 def safetensors_reader(path: str) -> Reader:
     """The reader of a `.safetensors` file, by the tensors that tell the formats apart."""
     names = tensor_file.read_names(path)
+    check_count(names)
     for signature, reader in SAFETENSORS_READERS.items():
         if signature in names:
             return reader

@@ -1,14 +1,18 @@
 """Hugging Face folders of a `ViTForImageClassification` (or `ViTModel`), in and out."""
 
-import json
+import dataclasses
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.errors import WeightsError
-from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.errors import ConfigError
+from vit_jax.model_file import ModelFile, as_tuple
+from vit_jax.models.base import as_pair
 from vit_jax.models.layers import LAYER_NORM_EPSILON
-from vit_jax.weights import metadata, tensor_file
+from vit_jax.models.vit import CLASS_TOKEN_POOLING
+from vit_jax.weights import metadata, preprocessor, tensor_file
+from vit_jax.weights.architecture import axis_length, check_heads
+from vit_jax.weights.files import Files, json_text, text
 from vit_jax.weights.mapping import (
     CONVOLUTION,
     DENSE,
@@ -17,10 +21,10 @@ from vit_jax.weights.mapping import (
     Row,
     Tensors,
     read_table,
+    renamed,
     table,
     write_table,
 )
-from vit_jax.weights.metadata import per_channel
 from vit_jax.weights.source import Hints, Stated, Weights, make_weights
 
 ACTIVATIONS = {
@@ -29,8 +33,13 @@ ACTIVATIONS = {
     "gelu_new": "tanh",
     "gelu_fast": "tanh",
 }
-RESAMPLES = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 DEFAULT_HEADS, DEFAULT_EPSILON = 12, 1e-12  # the library's, for a config.json without them
+DEFAULT_SIZE = (224, 224)
+KNOWN = {  # keys of config.json -> the values that this package can compute with
+    "model_type": ("vit",),
+    "hidden_act": tuple(ACTIVATIONS),
+    "pooler_act": ("tanh",),
+}
 SIZES = {  # their name in config.json -> ours
     "hidden_size": "width",
     "num_hidden_layers": "depth",
@@ -41,6 +50,7 @@ SIZES = {  # their name in config.json -> ours
     "image_size": "image_size",
 }
 LAYER = "vit.encoder.layer.{layer}"
+PATCH_KERNEL = "vit.embeddings.patch_embeddings.projection.weight"
 
 MODEL_CARD = """---
 library_name: transformers
@@ -59,12 +69,7 @@ classes of {size} images in patches of {patch}; trained with vit_jax.
 from transformers import pipeline
 pipeline("image-classification", model="FOLDER")("image.jpg")
 ```
-{crop}"""
-CENTER_CROP = """
-Evaluation during training resized the smaller side to {resize} pixels and cropped the centre; the
-processor in this folder resizes the whole image.
 """
-
 TABLE = table(
     Row("vit.embeddings.cls_token", "class_token"),
     Row("vit.embeddings.position_embeddings", "position_embedding"),
@@ -98,13 +103,17 @@ TABLE = table(
 def read(path: str, hints: Hints) -> Weights:
     """The weights of a folder's `model.safetensors`, with the `config.json` beside it."""
     stated = read_stated(pathlib.Path(path).parent)
+    num_heads = stated.options["num_heads"]
     tensors, _ = tensor_file.read_tensors(path)
-    tensors = {full_name(name): array for name, array in tensors.items()}
+    tensors = renamed((name, full_name(name), array) for name, array in tensors.items())
     if "classifier.weight" in tensors:  # ViTForImageClassification has no use for a pooler.
         tensors = {name: array for name, array in tensors.items() if ".pooler." not in name}
+    else:  # A bare ViTModel may keep the names of the classes that it was trained on.
+        stated = dataclasses.replace(stated, class_names=())
+    check_heads(num_heads, axis_length(tensors, PATCH_KERNEL, 0))
     return make_weights(
         path,
-        read_table(TABLE, tensors, stated.options["num_heads"]),
+        read_table(TABLE, tensors, num_heads),
         prefix_choices=(1,),
         stated=stated,
         hints=hints,
@@ -121,16 +130,29 @@ def read_stated(folder: pathlib.Path) -> Stated:
     """What `config.json` and, if it is there, `preprocessor_config.json` say."""
     place = folder / "config.json"
     config = metadata.read_json(place)
-    for key, known in (
-        ("model_type", ("vit",)),
-        ("hidden_act", ACTIVATIONS),
-        ("pooler_act", ("tanh",)),
-    ):
+    with metadata.translating(place):
+        stated = stated_by_config(config)
+    place = folder / "preprocessor_config.json"
+    if not place.exists():
+        return stated
+    config = metadata.read_json(place)
+    with metadata.translating(place):
+        size = as_pair("image_size", stated.options.get("image_size", DEFAULT_SIZE))
+        preprocessing, remarks = preprocessor.read(config, size)
+    return dataclasses.replace(
+        stated, preprocessing=preprocessing, remarks=(*stated.remarks, *remarks)
+    )
+
+
+def stated_by_config(config: Mapping[str, Any]) -> Stated:
+    """What `config.json` says; raises ConfigError for a model that this package has not."""
+    for key, known in KNOWN.items():
         if key in config and config[key] not in known:
-            raise WeightsError(f"{place} has {key}={config[key]!r}; known: {', '.join(known)}.")
-    options = {ours: metadata.as_tuple(config[key]) for key, ours in SIZES.items() if key in config}
+            raise ConfigError(f"{key}={config[key]!r}; this package knows {', '.join(known)}.")
+    options = {ours: as_tuple(config[key]) for key, ours in SIZES.items() if key in config}
     options.setdefault("num_heads", DEFAULT_HEADS)
     options["gelu"] = ACTIVATIONS[config.get("hidden_act", "gelu")]
+    options["pooling"] = CLASS_TOKEN_POOLING
     epsilon = config.get("layer_norm_eps", DEFAULT_EPSILON)
     remarks = ()
     if epsilon != LAYER_NORM_EPSILON:
@@ -138,48 +160,25 @@ def read_stated(folder: pathlib.Path) -> Stated:
             f"layer_norm_eps={epsilon} in config.json, but {LAYER_NORM_EPSILON} is computed with: "
             "about 5e-5 in logits",
         )
-    names = metadata.ordered_names(config.get("id2label"), str(place))
+    names = metadata.ordered_names(config.get("id2label") or ())
     if all(name == f"LABEL_{index}" for index, name in enumerate(names)):  # the library's default
         names = ()
-    return Stated(options, read_preprocessing(folder), names, remarks=remarks)
+    return Stated(options, class_names=names, remarks=remarks)
 
 
-def read_preprocessing(folder: pathlib.Path) -> Preprocessing | None:
-    """What `preprocessor_config.json` says; None if there is none."""
-    place = folder / "preprocessor_config.json"
-    if not place.exists():
-        return None
-    config = metadata.read_json(place)
-    normalize = config.get("do_normalize", True)
-    return Preprocessing(
-        mean=tuple(config.get("image_mean", (0.5,))) if normalize else (0.0,),
-        std=tuple(config.get("image_std", (0.5,))) if normalize else (1.0,),
-        crop="resize",
-        interpolation=RESAMPLES.get(config.get("resample"), "bilinear"),
-    )
-
-
-def write(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> None:
-    """Writes a folder that `ViTForImageClassification.from_pretrained` reads.
+def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
+    """A folder that `ViTForImageClassification.from_pretrained` reads.
 
     Raises WeightsError naming what that model cannot express.
     """
+    folder, preprocessing = pathlib.Path(path), model_file.preprocessing
     tensors = write_table(TABLE, parameters, options)
-    files = {
-        "config.json": json_text(config_of(options, model_file)),
-        "preprocessor_config.json": json_text(preprocessor_of(options, model_file.preprocessing)),
-        "README.md": model_card(options, model_file.preprocessing),
+    return {
+        folder / "model.safetensors": tensor_file.writer(tensors, {"format": "pt"}),
+        folder / "config.json": json_text(config_of(options, model_file)),
+        folder / "preprocessor_config.json": json_text(preprocessor.write(options, preprocessing)),
+        folder / "README.md": text(model_card(options)),
     }
-    folder = pathlib.Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    tensor_file.write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
-    for name, text in files.items():
-        (folder / name).write_text(text)
-
-
-def json_text(content: Mapping[str, Any]) -> str:
-    """JSON as the library lays it out."""
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
 def config_of(options: Any, model_file: ModelFile) -> dict[str, Any]:
@@ -204,31 +203,11 @@ def one_or_pair(size: Any) -> Any:
     return size[0] if isinstance(size, tuple) and size[0] == size[1] else size
 
 
-def preprocessor_of(options: Any, preprocessing: Preprocessing) -> dict[str, Any]:
-    """`preprocessor_config.json`."""
-    height, width = options.image_size
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": height, "width": width},
-        "resample": {name: number for number, name in RESAMPLES.items()}[
-            preprocessing.interpolation
-        ],
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": per_channel(preprocessing.mean, options.channels),
-        "image_std": per_channel(preprocessing.std, options.channels),
-    }
-
-
-def model_card(options: Any, preprocessing: Preprocessing) -> str:
+def model_card(options: Any) -> str:
     """`README.md`: what the model is, and how to use it."""
-    cropped = preprocessing.crop == "center"
     return MODEL_CARD.format(
         **{key: getattr(options, key) for key in ("depth", "width", "num_heads", "mlp_width")},
         num_classes=options.num_classes,
         size="×".join(map(str, options.image_size)),
         patch="×".join(map(str, options.patch_size)),
-        crop=CENTER_CROP.format(resize=preprocessing.resize) if cropped else "",
     )

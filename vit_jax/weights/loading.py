@@ -18,6 +18,7 @@ from vit_jax.models import registry
 from vit_jax.weights import architecture
 from vit_jax.weights.adapt import Adaptation, Report
 from vit_jax.weights.formats import read_weights
+from vit_jax.weights.resize import check_method
 from vit_jax.weights.source import Hints, Weights
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def build_model(
     weights: Weights, *, position_resize: str = "bilinear_corner", **options: Any
 ) -> nnx.Module:
     """The model that the weights make up, with `options` instead of its own; see `load_model`."""
+    check_method(position_resize)
     check_complete(weights)
     file = weights.model_file
     complete = registry.model_options(file.name, **{**file.options, **options})
@@ -83,21 +85,23 @@ def initialize_from(
     options: Any,
     fresh: Mapping[str, Any],
     *,
+    checkpoint: str | int = "latest",
+    ema: bool = False,
     skip: str = "",
     class_names: Sequence[str] = (),
-    position_resize: str = "bilinear_corner",
     source_grid: tuple[int, int] | None = None,
+    position_resize: str = "bilinear_corner",
 ) -> tuple[dict[str, Any], Report, ModelFile]:
     """Parameters to start training from.
 
     Args:
-      path: as for `load_model`; of a workdir the latest checkpoint.
+      path, checkpoint, ema: as for `load_model`.
       options: of the model to train, complete.
       fresh: its initial parameters, a nested dict of arrays.
       skip: regular expression of parameters that stay as in `fresh` all the same, by our names
         (`blocks/07/mlp/dense1/kernel`) or the file's.
       class_names: of the data; the head is kept only if the file's are the same or unknown.
-      position_resize, source_grid: as for `load_model`.
+      source_grid, position_resize: as for `load_model`.
 
     Returns:
       The parameters, nested as `fresh`, those from the file as numpy arrays; what became of each;
@@ -110,8 +114,7 @@ def initialize_from(
     if not epath.Path(path).exists():
         raise WeightsError(f"{path} does not exist: name the weights with --config.init=PATH.")
     known = {key: getattr(options, key) for key in HINTS if hasattr(options, key)}
-    hints = Hints(known, source_grid)
-    weights = read_weights(path, hints)
+    weights = read_weights(path, Hints(known, source_grid), checkpoint=checkpoint, ema=ema)
     flat = flatten_dict(fresh, sep="/")
     adaptation = Adaptation(
         weights=weights,
@@ -138,11 +141,9 @@ def fresh_parameter(model_name: str, options: Any, name: str) -> jax.Array:
 def check_complete(weights: Weights) -> None:
     """Raises WeightsError unless the file holds its own model, whole and nothing else."""
     _, shapes = architecture.abstract_parameters(weights.model_file.name, weights.options)
-    for name, shape in shapes.items():
-        array = weights.parameters.get(name)
-        if array is None or array.shape != shape:
-            has = "is not in it" if array is None else f"has shape {array.shape} instead of {shape}"
-            raise WeightsError(f"{weights.path}: {weights.file_names.get(name, name)} {has}.")
+    for name in shapes:
+        if name not in weights.parameters:
+            raise WeightsError(f"{weights.path}: {name} is not in it.")
     unknown = [*weights.unknown, *(weights.parameters.keys() - shapes.keys())]
     if unknown:
         raise WeightsError(
@@ -163,11 +164,7 @@ def announce(report: Report) -> None:
 def describe(weights: Weights, options: Any) -> ModelFile:
     """The description of a model with the file's weights and other options."""
     file, preprocessing = weights.model_file, weights.model_file.preprocessing
-    if options.channels != weights.options.channels:
-        mean, std = (
-            (sum(values) / len(values),) for values in (preprocessing.mean, preprocessing.std)
-        )
-        preprocessing = dataclasses.replace(preprocessing, mean=mean, std=std)
+    preprocessing = preprocessing.for_channels(options.channels)
     old_side, new_side = min(weights.options.image_size), min(options.image_size)
     resize = round(preprocessing.resize * new_side / old_side)  # The crop keeps its share.
     preprocessing = dataclasses.replace(preprocessing, resize=resize)

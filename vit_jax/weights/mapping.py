@@ -62,10 +62,10 @@ HEADS_OUT = Transform(  # (D, H·d) <-> (H, d, D); biases stay
     lambda array, heads: (array.T.reshape(heads, -1, len(array)) if array.ndim == 2 else array,),
     lambda array: array.reshape(-1, array.shape[-1]).T if array.ndim == 3 else array,
 )
-VECTOR = Transform(lambda array, _: (array.reshape(-1),), lambda array: array)
-GROUP_NORM = Transform(  # (1, 1, 1, C) in published files, (C) in some <-> (C)
-    VECTOR.read, lambda array: array.reshape(1, 1, 1, -1)
+VECTOR = Transform(  # (C), or (1, 1, 1, C) in some files <-> (C)
+    lambda array, _: (array.reshape(array.shape[-1:]),), lambda array: array
 )
+GROUP_NORM = Transform(VECTOR.read, lambda array: array.reshape(1, 1, 1, -1))  # published files
 POINTWISE = Transform(  # a 1×1 convolution (1, 1, C, D) <-> a dense layer (C, D); biases stay
     lambda array, _: (array.reshape(array.shape[-2:]) if array.ndim == 4 else array,),
     lambda array: array[None, None] if array.ndim == 2 else array,
@@ -129,7 +129,8 @@ def pattern(template: str) -> re.Pattern:
     """The regular expression of a template's instances."""
     parts, start = [], 0
     for placeholder in PLACEHOLDER.finditer(template):
-        parts += [re.escape(template[start : placeholder.start()]), rf"(?P<{placeholder[1]}>\d+)"]
+        digits = rf"(?P<{placeholder[1]}>[0-9]{{1,4}})"
+        parts += [re.escape(template[start : placeholder.start()]), digits]
         start = placeholder.end()
     return re.compile("".join(parts) + re.escape(template[start:]))
 
@@ -173,11 +174,13 @@ def read_table(rows: Iterable[Row], tensors: Tensors, num_heads: int = 0) -> Rea
       num_heads: of the model; only formats that keep the heads flat need it.
 
     Raises:
-      WeightsError: a block lacks a tensor that another has, or its shape differs.
+      WeightsError: two tensors are the same parameter, a block lacks a tensor that another has, or
+        a tensor's type or shape is impossible.
     """
     layers: dict[str, dict[int, np.ndarray]] = {}
     parameters: dict[str, np.ndarray] = {}
     file_names: dict[str, str] = {}
+    sources: dict[tuple[str, int | None], str] = {}
     unknown = []
     for name, array in tensors.items():
         found = find_row(rows, name)
@@ -186,8 +189,13 @@ def read_table(rows: Iterable[Row], tensors: Tensors, num_heads: int = 0) -> Rea
             continue
         row, values = found
         layer = values.pop("layer", None)
-        for template, part in zip(row.ours, row.transform.read(array, num_heads), strict=True):
+        parts = read_array(row, name, array, num_heads)
+        for template, part in zip(row.ours, parts, strict=True):
             ours = fill_name(template, values)
+            if (other := sources.setdefault((ours, layer), name)) != name:
+                raise WeightsError(
+                    f"{other} and {name} are the same parameter: remove one of them."
+                )
             file_names[ours] = fill_name(row.theirs, values)
             if layer is None:
                 parameters[ours] = part
@@ -197,6 +205,32 @@ def read_table(rows: Iterable[Row], tensors: Tensors, num_heads: int = 0) -> Rea
     for ours, parts in layers.items():
         parameters[ours] = stack_layers(file_names[ours], parts, depth)
     return Reading(parameters, file_names, tuple(unknown))
+
+
+def read_array(row: Row, name: str, array: np.ndarray, num_heads: int) -> tuple[np.ndarray, ...]:
+    """Our arrays from one tensor; raises WeightsError if it cannot be what its name says."""
+    if array.dtype != np.float32:
+        raise WeightsError(f"{name} holds {array.dtype} values, not floating-point numbers.")
+    try:
+        return row.transform.read(array, num_heads)
+    except (ValueError, IndexError):  # from reshape and split
+        heads = f" with {num_heads} attention heads" if num_heads else ""
+        raise WeightsError(f"{name} has the impossible shape {array.shape}{heads}.") from None
+
+
+def renamed(tensors: Iterable[tuple[str, str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Arrays by new name, from (name in the file, new name, array).
+
+    Raises WeightsError if two get the same name.
+    """
+    arrays, names = {}, {}
+    for name, new, array in tensors:
+        if new in arrays:
+            raise WeightsError(
+                f"{names[new]} and {name} are the same parameter: remove one of them."
+            )
+        arrays[new], names[new] = array, name
+    return arrays
 
 
 def best_table(tables: Iterable[tuple[Row, ...]], names: Iterable[str]) -> tuple[Row, ...]:

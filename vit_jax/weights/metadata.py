@@ -1,102 +1,126 @@
 """What tensors cannot carry, as JSON: the content of `model.json` in other places.
 
-That is a sidecar beside `.npz` files, and an entry of `__metadata__` in `.safetensors` files.
+That is a sidecar beside `.npz` files and programs, and an entry of `__metadata__` in
+`.safetensors` files.
 """
 
-import dataclasses
+import contextlib
 import json
+import logging
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vit_jax.errors import WeightsError
-from vit_jax.model_file import FILE_NAME, FORMAT_VERSION, ModelFile, Preprocessing
+from vit_jax.errors import ConfigError, WeightsError
+from vit_jax.model_file import FILE_NAME, ModelFile, decode, to_json
+from vit_jax.weights.files import Files, json_text
+
+logger = logging.getLogger(__name__)
+
+NPZ = ".npz"
+MARK = "format_version"  # a key that descriptions have
+METADATA = "its metadata"  # in messages: what describes a model, wherever it lies
+OWNERS = ("checkpoints", "params.safetensors")  # A `model.json` beside these is theirs.
 
 
-def encode(model_file: ModelFile, indent: int | None = None) -> str:
-    """The description of a model as JSON."""
-    content = {
-        "format_version": FORMAT_VERSION,
-        "model": {"name": model_file.name, **model_file.options},
-        "preprocessing": dataclasses.asdict(model_file.preprocessing),
-        "class_names": model_file.class_names,
-    }
-    return json.dumps(content, indent=indent, sort_keys=True)
+def write_entry(model_file: ModelFile) -> str:
+    """The description of a model in one line."""
+    return json.dumps(to_json(model_file), sort_keys=True)
 
 
-def decode(text: str, place: str) -> ModelFile:
-    """The inverse of `encode`; raises WeightsError, naming the `place` of the text."""
+def read_entry(text: str | bytes, place: str) -> ModelFile:
+    """The inverse of `write_entry`; raises WeightsError, naming the `place` of the text."""
     try:
-        content = json.loads(text)
-        if content["format_version"] > FORMAT_VERSION:
-            raise WeightsError(
-                f"{place} has format version {content['format_version']}; this vit_jax reads up "
-                f"to {FORMAT_VERSION}: upgrade it."
-            )
-        options = {key: as_tuple(value) for key, value in content["model"].items()}
-        preprocessing = {key: as_tuple(value) for key, value in content["preprocessing"].items()}
-        return ModelFile(
-            name=options.pop("name"),
-            options=options,
-            preprocessing=Preprocessing(**preprocessing),
-            class_names=tuple(content["class_names"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{place} is not a description of a model: {error!r}.") from error
+        return decode(text)
+    except ValueError as error:
+        raise WeightsError(f"{place} {error}") from error
 
 
-def as_tuple(value: object) -> object:
-    """JSON's lists as tuples."""
-    return tuple(value) if isinstance(value, list) else value
+def sidecar_of(path: str) -> pathlib.Path:
+    """Where the description of a file lies: `NAME.json` for `NAME.npz`, else `PATH.json`."""
+    return pathlib.Path(f"{path.removesuffix(NPZ)}.json")
 
 
-def write_sidecar(path: str, model_file: ModelFile) -> None:
-    """Writes the description of `NAME.ext` to `NAME.json` beside it.
-
-    Raises WeightsError rather than replace the description of a run.
-    """
-    place = sidecar(path)
-    if place.name == FILE_NAME and (place.parent / "checkpoints").exists():
+def write_sidecar(path: str, model_file: ModelFile) -> Files:
+    """The sidecar of the file `path`; raises WeightsError rather than replace another's file."""
+    place = sidecar_of(path)
+    if is_owned(place) or (place.exists() and not has_key(place, MARK)):
         raise WeightsError(
-            f"{place} describes a run and would be overwritten: choose another name."
+            f"{place} belongs to something else and would be overwritten: choose another name."
         )
-    place.write_text(encode(model_file, indent=2) + "\n")
+    return {place: json_text(to_json(model_file))}
 
 
 def read_sidecar(path: str) -> ModelFile | None:
-    """The description beside `NAME.ext`; None if there is none, or the JSON is something else."""
-    place = sidecar(path)
-    if not place.exists() or "format_version" not in read_json(place):
+    """The description beside a file; None if there is none, or the JSON is something else."""
+    place = sidecar_of(path)
+    if is_owned(place) or not is_used(place, MARK):
         return None
-    return decode(place.read_text(), str(place))
+    return read_entry(place.read_bytes(), str(place))
 
 
-def sidecar(path: str) -> pathlib.Path:
-    """Where the description of the file `path` lies."""
-    return pathlib.Path(path).with_suffix(".json")
+def is_owned(place: pathlib.Path) -> bool:
+    """Whether the place is that of the description of a run, or of an export of this package."""
+    return place.name == FILE_NAME and any((place.parent / name).exists() for name in OWNERS)
+
+
+def is_used(place: pathlib.Path, key: str) -> bool:
+    """Whether a JSON file is there and has the key that it is known by; warns if it has not."""
+    if not place.exists():
+        return False
+    known = has_key(place, key)
+    if not known:
+        logger.warning("%s is not used: it does not describe the weights beside it.", place)
+    return known
+
+
+def has_key(place: pathlib.Path, key: str) -> bool:
+    """Whether the file holds a JSON object with the key."""
+    try:
+        return key in read_json(place)
+    except WeightsError:
+        return False
 
 
 def read_json(place: pathlib.Path) -> dict[str, Any]:
     """A JSON object from a file; raises WeightsError if it is missing or not one."""
     try:
-        content = json.loads(place.read_text())
+        content = json.loads(place.read_bytes())
     except FileNotFoundError:
         raise WeightsError(f"{place} is missing.") from None
-    except ValueError as error:
+    except OSError as error:
+        raise WeightsError(f"{place} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"{place} is not JSON: {error}.") from None
     if not isinstance(content, dict):
         raise WeightsError(f"{place} is not a JSON object.")
     return content
 
 
-def ordered_names(names: Any, place: str) -> tuple[str, ...]:
-    """Class names in order, from a list or from a mapping of index to name."""
+@contextlib.contextmanager
+def translating(place: str | pathlib.Path) -> Iterator[None]:
+    """Turns what a value of the wrong kind leads to into one message that names its file."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise WeightsError(f"{place} has a value of the wrong kind: {error!r}.") from error
+    except ConfigError as error:
+        raise WeightsError(f"{place}: {error}") from None
+
+
+def ordered_names(names: Any) -> tuple[str, ...]:
+    """Class names in order, from a list or from a mapping of index to name.
+
+    Raises ValueError for anything else.
+    """
     if isinstance(names, Mapping):
-        by_index = {int(index): str(name) for index, name in names.items()}
+        by_index = {int(index): name for index, name in names.items()}
         if sorted(by_index) != list(range(len(by_index))):
-            raise WeightsError(f"{place} does not number its classes from 0 without gaps.")
-        return tuple(by_index[index] for index in range(len(by_index)))
-    return tuple(map(str, names or ()))
+            raise ValueError("it does not number its classes from 0 without gaps")
+        names = [by_index[index] for index in range(len(by_index))]
+    if not isinstance(names, list | tuple):
+        raise ValueError(f"{names!r} are no class names")
+    return tuple(map(str, names))
 
 
 def per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

@@ -1,6 +1,5 @@
 """This package's own: a run's workdir, and the export made of it."""
 
-import dataclasses
 import os
 import pathlib
 
@@ -9,40 +8,50 @@ from etils import epath
 from flax.traverse_util import flatten_dict
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import ModelFile, read_model_file, write_model_file
+from vit_jax.model_file import FILE_NAME, ModelFile, read_model_file, to_json
 from vit_jax.weights import tensor_file
+from vit_jax.weights.files import Files, json_text
 from vit_jax.weights.mapping import Tensors
 from vit_jax.weights.source import Hints, Weights
 
 PARAMS_FILE = "params.safetensors"
 
 
-def read_run(directory: str, checkpoint: str | int, ema: bool) -> Weights:
-    """The (averaged) parameters of a run's checkpoint: "latest", "best" or a step."""
+def read_run(directory: str, checkpoint: str | int, ema: bool, average: int | None) -> Weights:
+    """The (averaged) parameters of a run's checkpoint, or the mean of its last `average` ones.
+
+    Raises CheckpointError if it has no such checkpoint, WeightsError if it has fewer.
+    """
+    if average is None:
+        parameters = read_checkpoint(directory, checkpoint, ema)
+    else:
+        parameters = mean_of_last(directory, average, ema)
+    return Weights(directory, parameters, read_model_file(directory))
+
+
+def read_checkpoint(directory: str, checkpoint: str | int, ema: bool) -> dict[str, np.ndarray]:
+    """The parameters of one checkpoint: "latest", "best" or a step."""
     from vit_jax.checkpoint import restore_params  # Orbax takes long to import.
 
     params = restore_params(directory, checkpoint, ema=ema)
-    flat = {name: np.asarray(array) for name, array in flatten_dict(params, sep="/").items()}
-    return Weights(directory, flat, read_model_file(directory))
+    return {name: np.asarray(array) for name, array in flatten_dict(params, sep="/").items()}
 
 
-def read_average(directory: str, count: int, ema: bool = False) -> Weights:
-    """The mean of a run's last `count` checkpoints; raises WeightsError if it has fewer."""
+def mean_of_last(directory: str, count: int, ema: bool) -> dict[str, np.ndarray]:
+    """The mean, in float64, of the last `count` checkpoints' parameters."""
     from orbax.checkpoint import utils
 
     steps = sorted(utils.checkpoint_steps(epath.Path(directory) / "checkpoints"))
     if not 1 <= count <= len(steps):
         raise WeightsError(
-            f"{directory} has {len(steps)} checkpoints, not {count}: config.keep_checkpoints says "
-            "how many a run keeps."
+            f"it has {len(steps)} checkpoints, not {count}: config.keep_checkpoints says how many "
+            "a run keeps."
         )
-    last = read_run(directory, steps[-1], ema)
-    sums = {name: array.astype(np.float64) for name, array in last.parameters.items()}
-    for step in steps[-count:-1]:
-        for name, array in read_run(directory, step, ema).parameters.items():
-            sums[name] += array
-    mean = {name: (total / count).astype(np.float32) for name, total in sums.items()}
-    return dataclasses.replace(last, parameters=mean)
+    sums: dict[str, np.ndarray] = {}
+    for step in steps[-count:]:
+        for name, array in read_checkpoint(directory, step, ema).items():
+            sums[name] = sums.get(name, 0) + array.astype(np.float64)
+    return {name: (total / count).astype(np.float32) for name, total in sums.items()}
 
 
 def read_export(path: str, hints: Hints) -> Weights:
@@ -52,10 +61,13 @@ def read_export(path: str, hints: Hints) -> Weights:
     return Weights(path, tensors, read_model_file(os.path.dirname(path)))
 
 
-def write(path: str, parameters: Tensors, options: object, model_file: ModelFile) -> None:
-    """Writes a folder with `model.json` and `params.safetensors`, under our own names."""
+def files(path: str, parameters: Tensors, options: object, model_file: ModelFile) -> Files:
+    """A folder with `model.json` and `params.safetensors`, under our own names."""
     del options  # They are in the description.
     folder = pathlib.Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    tensor_file.write_tensors(folder / PARAMS_FILE, parameters, {})
-    write_model_file(folder, model_file)
+    if (folder / "model.npz").exists() and (folder / FILE_NAME).exists():
+        raise WeightsError(f"{folder / FILE_NAME} describes model.npz there: name another folder.")
+    return {
+        folder / PARAMS_FILE: tensor_file.writer(parameters, {}),
+        folder / FILE_NAME: json_text(to_json(model_file)),
+    }

@@ -5,7 +5,11 @@ Flax modules), which is also the form that is written. What the tensors cannot s
 the norm, class names, preprocessing) stands in a sidecar `NAME.json` beside `NAME.npz`.
 """
 
+import os
+import pathlib
 import re
+import zipfile
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,9 @@ from vit_jax.model_file import ModelFile
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import SINCOS_2D
 from vit_jax.models.resnet import ResNetOptions
+from vit_jax.models.vit import CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata
+from vit_jax.weights.files import Files
 from vit_jax.weights.mapping import (
     GROUP_NORM,
     POINTWISE,
@@ -25,6 +31,7 @@ from vit_jax.weights.mapping import (
     Transform,
     best_table,
     read_table,
+    renamed,
     table,
     to_float32,
     write_table,
@@ -40,7 +47,14 @@ NEW_NUMBERING = {
 }
 BLOCK_NAME = re.compile(r"Transformer/encoderblock_(\d+)/(\w+)/(.+)")
 STACKED_BLOCKS = "Transformer/encoderblock/"
-DEFAULTS = {"gelu": "tanh", "positions": SINCOS_2D}
+MOST_LAYERS = 10_000  # The number in a block's name has four digits.
+MOST_EXPANSION, ALWAYS_ALLOWED = 100, 2**30  # of a compressed file: times its size, or bytes
+DEFAULTS = {
+    "gelu": "tanh",
+    "pooling": CLASS_TOKEN_POOLING,
+    "positions": SINCOS_2D,
+    "pool_padding": "zeros",
+}
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 BLOCK = "Transformer/encoderblock_{layer}"
@@ -148,22 +162,28 @@ def read(path: str, hints: Hints) -> Weights:
     tensors = read_tensors(path)
     description = metadata.read_sidecar(path)
     reading = read_table(best_table(TABLES, tensors), tensors)
+    defaults = dict(DEFAULTS)
+    if "trunk/norm_root/scale" in reading.parameters:  # The post-activation form has no choice.
+        del defaults["pool_padding"]
     return make_weights(
         path,
         reading,
         prefix_choices=(int("cls" in tensors and POSITIONS in tensors),),
         stated=Stated() if description is None else Stated.by(description),
         hints=hints,
-        defaults=DEFAULTS,
+        defaults=defaults,
     )
 
 
-def write(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> None:
-    """Writes `path` and its sidecar; raises WeightsError naming what the format cannot hold."""
+def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
+    """`path` and its sidecar; raises WeightsError naming what the format cannot hold."""
     tensors = write_table(write_rows(options), parameters, options)
-    metadata.write_sidecar(path, model_file)
-    with open(path, "wb") as file:  # numpy would append ".npz" to a name without it.
-        np.savez(file, **tensors)
+
+    def write(place: pathlib.Path) -> None:
+        with place.open("wb") as file:  # numpy would append ".npz" to a name without it.
+            np.savez(file, **tensors)
+
+    return {pathlib.Path(path): write, **metadata.write_sidecar(path, model_file)}
 
 
 def write_rows(options: Any) -> tuple[Row, ...]:
@@ -176,32 +196,52 @@ def write_rows(options: Any) -> tuple[Row, ...]:
 def read_tensors(path: str) -> dict[str, np.ndarray]:
     """The parameters in a `.npz` file under their canonical names, floating ones as float32.
 
-    Of a training state the rest is not read. Raises WeightsError if the file is damaged.
+    Of a training state the rest is not read. Raises WeightsError if the file is damaged, or grows
+    without measure when it is unpacked.
     """
+    check_expansion(path)
     try:
         with np.load(path, allow_pickle=False) as file:
             prefix = next(p for p in PREFIXES if any(name.startswith(p) for name in file.files))
-            tensors = {
-                name.removeprefix(prefix): to_float32(file[name])
+            tensors = [
+                (name, name.removeprefix(prefix), to_float32(file[name]))
                 for name in file.files
                 if name.startswith(prefix)
-            }
+            ]
     except Exception as error:  # zipfile, zlib and numpy each raise their own.
         raise WeightsError(f"damaged or truncated .npz file: {error}.") from error
-    return canonical_names(tensors)
+    return canonical_names(renamed(tensors))
+
+
+def check_expansion(path: str) -> None:
+    """Raises WeightsError for an archive that is far larger unpacked: a zip bomb, no weights."""
+    with zipfile.ZipFile(path) as archive:  # It never unpacks more than these sizes say.
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > max(ALWAYS_ALLOWED, MOST_EXPANSION * os.path.getsize(path)):
+        raise WeightsError(
+            f"{os.path.getsize(path):,} bytes that unpack to {unpacked:,}: these are no weights."
+        )
 
 
 def canonical_names(tensors: Tensors) -> dict[str, np.ndarray]:
     """The tensors with one block per layer, in the old numbering."""
-    canonical = {}
-    for name, array in tensors.items():
-        if name.startswith(STACKED_BLOCKS):
-            rest = name.removeprefix(STACKED_BLOCKS)
-            for layer, part in enumerate(array):
-                canonical[old_numbering(f"Transformer/encoderblock_{layer}/{rest}")] = part
-        else:
-            canonical[old_numbering(name)] = array
-    return canonical
+    return renamed(
+        (name, old_numbering(new), part)
+        for name, array in tensors.items()
+        for new, part in unstacked(name, array)
+    )
+
+
+def unstacked(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """A tensor under its name; one for all blocks as its layers, each under a name of its own."""
+    if not name.startswith(STACKED_BLOCKS):
+        yield name, array
+        return
+    rest, layers = name.removeprefix(STACKED_BLOCKS), np.atleast_1d(array)
+    if len(layers) > MOST_LAYERS:
+        raise WeightsError(f"{name} has {len(layers)} layers; {MOST_LAYERS} is the most.")
+    for layer, part in enumerate(layers):
+        yield f"Transformer/encoderblock_{layer}/{rest}", part
 
 
 def old_numbering(name: str) -> str:

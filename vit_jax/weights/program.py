@@ -12,16 +12,28 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.traverse_util import unflatten_dict
 
+from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile
 from vit_jax.weights import metadata
 from vit_jax.weights.architecture import abstract_parameters
+from vit_jax.weights.files import Files
 from vit_jax.weights.mapping import Tensors
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+MOST_BYTES = 2**31 - 2**24  # of parameters: 2 GiB, the format's limit, less some room for the rest
 
 
-def write(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> None:
-    """Writes the program, its parameters inside, and a `.json` that describes its input."""
+def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
+    """The program, its parameters inside, and a `.json` that describes its input.
+
+    Raises WeightsError if the parameters are too many.
+    """
+    size = sum(array.nbytes for array in parameters.values())
+    if size > MOST_BYTES:
+        raise WeightsError(
+            f"its parameters take {size / 2**30:.1f} GiB, and a program can hold less than 2: "
+            "write format='vit_jax'."
+        )
     graphdef, _ = abstract_parameters(model_file.name, options)
     arrays = unflatten_dict({name: jnp.asarray(a) for name, a in parameters.items()}, sep="/")
 
@@ -34,5 +46,8 @@ def write(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     exported = jax.export.export(program, platforms=PLATFORMS)(
         jax.ShapeDtypeStruct(shape, jnp.float32)
     )
-    metadata.write_sidecar(path, model_file)
-    pathlib.Path(path).write_bytes(exported.serialize())
+    serialized = exported.serialize()
+    return {
+        pathlib.Path(path): lambda place: place.write_bytes(serialized),
+        **metadata.write_sidecar(path, model_file),
+    }

@@ -1,11 +1,30 @@
 """Resizing what depends on the input's size: position embeddings, patches, channels."""
 
+from typing import Any
+
 import jax
 import numpy as np
 
 from vit_jax.errors import WeightsError
 
 POSITION_RESIZES = ("bilinear_corner", "bilinear", "bicubic")
+
+
+def is_grid(grid: Any) -> bool:
+    """Whether it is a pair of positive integers."""
+    return (
+        isinstance(grid, list | tuple)
+        and len(grid) == 2
+        and all(isinstance(side, int) and side > 0 for side in grid)
+    )
+
+
+def check_method(method: str) -> None:
+    """Raises WeightsError for an unknown name of a resize."""
+    if method not in POSITION_RESIZES:
+        raise WeightsError(
+            f"position_resize={method!r}: must be one of {', '.join(POSITION_RESIZES)}."
+        )
 
 
 def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
@@ -18,10 +37,7 @@ def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
         sources = np.arange(new) * ((old - 1) / max(new - 1, 1))
         distances = np.abs(sources[:, None] - np.arange(old))
         return np.maximum(0, 1 - distances).astype(np.float32)
-    if method not in POSITION_RESIZES:
-        raise WeightsError(
-            f"position_resize={method!r}: must be one of {', '.join(POSITION_RESIZES)}."
-        )
+    check_method(method)
     kind, antialias = {"bilinear": ("linear", False), "bicubic": ("cubic", True)}[method]
     identity = np.eye(old, dtype=np.float32)
     return np.asarray(jax.image.resize(identity, (new, old), kind, antialias=antialias))
@@ -70,8 +86,9 @@ def resize_patches(kernel: np.ndarray, new_size: tuple[int, int]) -> np.ndarray:
 def resize_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     """Changes a kernel's [..., C, D] input channels.
 
-    To one channel, the sum over C: a gray picture gives the tokens of its RGB copy. To more, the
-    channels are repeated in turn and scaled by C / channels.
+    To one channel, the sum over C: a gray picture gives the tokens of its RGB copy, unless the
+    kernel is standardised before its use. To more, the channels are repeated in turn and scaled by
+    C / channels.
     """
     old = kernel.shape[-2]
     if channels == 1:

@@ -18,16 +18,16 @@ from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, SINCOS_2D, STEM, 
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
 from vit_jax.weights import huggingface, native, npz, program, timm
-from vit_jax.weights.architecture import name_of
+from vit_jax.weights.architecture import POSITION_EMBEDDING, family_name
+from vit_jax.weights.files import Files, write_files
 from vit_jax.weights.mapping import Tensors
-from vit_jax.weights.source import POSITION_EMBEDDING
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
     """A format that models are written in, and what it can express."""
 
-    write: Callable[[str, Tensors, Any, ModelFile], None]  # path, parameters, options, description
+    files: Callable[[str, Tensors, Any, ModelFile], Files]  # path, parameters, options, description
     models: tuple[type, ...] | None = None  # option classes; None: all
     values: Mapping[str, tuple] = dataclasses.field(
         default_factory=dict
@@ -36,7 +36,7 @@ class Format:
 
 FORMATS = {
     "npz": Format(
-        npz.write,
+        npz.files,
         models=(ViTOptions, HybridOptions, ResNetOptions, MixerOptions),
         values={
             "num_registers": (0,),
@@ -47,7 +47,7 @@ FORMATS = {
         },
     ),
     "timm": Format(
-        timm.write,
+        timm.files,
         models=(ViTOptions, HybridOptions),
         values={
             "representation_size": (0,),
@@ -56,7 +56,7 @@ FORMATS = {
         },
     ),
     "huggingface": Format(
-        huggingface.write,
+        huggingface.files,
         models=(ViTOptions,),
         values={
             "pooling": (CLASS_TOKEN_POOLING,),
@@ -70,8 +70,8 @@ FORMATS = {
             "prefix_positions": (True,),
         },
     ),
-    "vit_jax": Format(native.write),
-    "stablehlo": Format(program.write),
+    "vit_jax": Format(native.files),
+    "stablehlo": Format(program.files),
 }
 TRUNK_ADVICE = " Without it and the head, as features, it can be: trunk_only=True."
 
@@ -126,12 +126,12 @@ def save_model(
             f"{len(class_names)} class names were given for a head of {options.num_classes}."
         )
     description = ModelFile(
-        name=name_of(options),
+        name=model.name,
         options=dataclasses.asdict(options),
         preprocessing=preprocessing,
         class_names=tuple(class_names),
     )
-    target.write(os.fspath(path), parameters, options, description)
+    write_files(target.files(os.fspath(path), parameters, options, description))
 
 
 def without_head(parameters: Tensors, options: Any) -> tuple[dict[str, np.ndarray], Any]:
@@ -180,7 +180,7 @@ def check_expressible(format: str, options: Any) -> None:
     """Raises WeightsError naming the first option that the format cannot express."""
     target = FORMATS[format]
     if target.models and type(options) not in target.models:
-        family = type(options).__name__.removesuffix("Options")
+        family = family_name(type(options))
         raise WeightsError(f"{format} files have no {family} models: write format='vit_jax'.")
     for option, allowed in target.values.items():
         value = getattr(options, option, allowed[0])

@@ -8,6 +8,7 @@ import safetensors
 import safetensors.numpy
 
 from vit_jax.errors import WeightsError
+from vit_jax.weights.files import Writer
 from vit_jax.weights.mapping import Tensors, to_float32
 
 PathLike = str | os.PathLike[str]
@@ -21,7 +22,12 @@ def read_names(path: PathLike) -> list[str]:
 def read_tensors(path: PathLike) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """All tensors, floating ones as float32, and the file's metadata."""
     file = open_file(path)
-    tensors = {name: to_float32(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    tensors = {}
+    for name in file.keys():  # noqa: SIM118
+        try:
+            tensors[name] = to_float32(file.get_tensor(name))
+        except (AttributeError, TypeError, ValueError) as error:  # numpy has no such type, shape
+            raise WeightsError(f"{name} cannot be read: {error}.") from None
     return tensors, file.metadata() or {}
 
 
@@ -33,8 +39,15 @@ def open_file(path: PathLike) -> safetensors.safe_open:
         raise WeightsError(f"damaged or truncated .safetensors file: {error}.") from None
 
 
-def write_tensors(path: PathLike, tensors: Tensors, metadata: Mapping[str, str]) -> None:
-    """Writes all tensors as they are."""
-    # The library writes the memory behind an array, whatever its strides.
-    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    safetensors.numpy.save_file(contiguous, os.fspath(path), dict(metadata))
+def writer(tensors: Tensors, metadata: Mapping[str, str]) -> Writer:
+    """The writer of a file with all tensors as they are."""
+
+    def write(path: PathLike) -> None:
+        # The library writes the memory behind an array, whatever its strides.
+        contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        try:
+            safetensors.numpy.save_file(contiguous, os.fspath(path), dict(metadata))
+        except safetensors.SafetensorError as error:
+            raise OSError(str(error)) from error
+
+    return write

@@ -5,7 +5,6 @@ What the tensors cannot say stands in the file's metadata if this package wrote 
 """
 
 import dataclasses
-import json
 import logging
 import math
 import pathlib
@@ -19,7 +18,13 @@ from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata, tensor_file
-from vit_jax.weights.architecture import num_heads_of_width, registered_name
+from vit_jax.weights.architecture import (
+    axis_length,
+    check_heads,
+    num_heads_of_width,
+    registered_name,
+)
+from vit_jax.weights.files import Files, json_text
 from vit_jax.weights.mapping import (
     CONVOLUTION,
     DENSE,
@@ -134,15 +139,17 @@ def read(path: str, hints: Hints) -> Weights:
     """The weights of a timm file, with what its metadata or the `config.json` beside it says."""
     tensors, entries = tensor_file.read_tensors(path)
     stated = read_stated(pathlib.Path(path), entries)
-    options = {**layout(tensors), **stated.options}
+    norm_after_pooling = "fc_norm.weight" in tensors
+    options = {**stated.options, "norm_after_pooling": norm_after_pooling}
+    pooling = AVERAGE_POOLING if norm_after_pooling else CLASS_TOKEN_POOLING
     assumed, remarks = (), ()
-    width = tensors["patch_embed.proj.weight"].shape[0]
+    width = axis_length(tensors, "patch_embed.proj.weight", 0)
     if "num_heads" not in options:
-        options["num_heads"] = hints.options.get("num_heads") or num_heads_of_width(width)
+        hinted = hints.options.get("num_heads")
+        options["num_heads"] = num_heads_of_width(width) if hinted is None else hinted
         if "num_heads" not in hints.options:
             assumed = (f"num_heads={options['num_heads']}",)
-    if width % options["num_heads"]:
-        raise WeightsError(f"its width {width} is no multiple of num_heads={options['num_heads']}.")
+    check_heads(options["num_heads"], width)
     if any(name.startswith(BACKBONE) for name in tensors):
         remarks = (HYBRID_REMARK,)
     reading = read_table(TABLE, tensors, options["num_heads"])
@@ -152,40 +159,27 @@ def read(path: str, hints: Hints) -> Weights:
         prefix_choices=prefix_choices(tensors, options),
         stated=dataclasses.replace(stated, options=options, assumed=assumed, remarks=remarks),
         hints=hints,
-        defaults=DEFAULTS,
+        defaults={**DEFAULTS, "pooling": pooling},
     )
-
-
-def layout(tensors: Tensors) -> dict[str, Any]:
-    """Pooling and place of the final norm, as timm's own defaults would have named the tensors."""
-    norm_after_pooling = "fc_norm.weight" in tensors
-    if "attn_pool.latent" in tensors:
-        pooling = ATTENTION_POOLING
-    elif norm_after_pooling or "cls_token" not in tensors:
-        pooling = AVERAGE_POOLING
-    else:
-        pooling = CLASS_TOKEN_POOLING
-    return {"pooling": pooling, "norm_after_pooling": norm_after_pooling}
 
 
 def prefix_choices(tensors: Tensors, options: Mapping[str, Any]) -> tuple[int, ...]:
     """How many rows of `pos_embed` may come before the patches': all prefix tokens', or none."""
-    registers = tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
-    num_prefix = ("cls_token" in tensors) + registers
+    num_prefix = ("cls_token" in tensors) + axis_length(tensors, "reg_token", 1)
     if "prefix_positions" in options:
-        return (num_prefix * options["prefix_positions"],)
+        return (num_prefix if options["prefix_positions"] else 0,)
     return tuple({0, num_prefix})
 
 
 def read_stated(path: pathlib.Path, entries: Mapping[str, str]) -> Stated:
     """What the file's own metadata says, else the `config.json` beside it, if it is timm's."""
     if METADATA_KEY in entries:
-        return Stated.by(metadata.decode(entries[METADATA_KEY], "its metadata"))
+        return Stated.by(metadata.read_entry(entries[METADATA_KEY], metadata.METADATA))
     place = path.with_name("config.json")
-    if not place.exists():
+    if not metadata.is_used(place, "architecture"):
         return Stated()
-    config = metadata.read_json(place)
-    return stated_by_config(config) if "architecture" in config else Stated()
+    with metadata.translating(place):
+        return stated_by_config(metadata.read_json(place))
 
 
 def stated_by_config(config: Mapping[str, Any]) -> Stated:
@@ -199,9 +193,11 @@ def stated_by_config(config: Mapping[str, Any]) -> Stated:
     for theirs, ours in SIZES.items():
         if theirs in given:
             options[ours] = given[theirs]
+    if "no_embed_class" in given:
+        options["prefix_positions"] = not given["no_embed_class"]
     size = given.get("img_size") or given.get("input_size", DEFAULT_INPUT_SIZE)[1:]
     options["image_size"] = as_pair("image_size", size)
-    names = metadata.ordered_names(given.get("label_names"), "config.json")
+    names = metadata.ordered_names(given.get("label_names") or ())
     return Stated(options, preprocessing_of(given, min(options["image_size"])), names)
 
 
@@ -226,23 +222,20 @@ def preprocessing_of(given: Mapping[str, Any], side: int) -> Preprocessing:
     )
 
 
-def write(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> None:
-    """Writes a `.safetensors` file, or a folder that `timm.create_model("local-dir:…")` reads.
+def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
+    """A `.safetensors` file, or a folder that `timm.create_model("local-dir:…")` reads.
 
     Raises WeightsError naming what timm cannot express.
     """
     tensors = write_table(TABLE, parameters, options)
     if isinstance(options, HybridOptions):
         logger.warning("Note: %s.", HYBRID_REMARK)
-    entries = {"format": "pt", METADATA_KEY: metadata.encode(model_file)}
-    place = pathlib.Path(path)
+    entries = {"format": "pt", METADATA_KEY: metadata.write_entry(model_file)}
+    write, place = tensor_file.writer(tensors, entries), pathlib.Path(path)
     if place.suffix == ".safetensors":
-        tensor_file.write_tensors(place, tensors, entries)
-        return
-    config = timm_config(options, model_file)
-    place.mkdir(parents=True, exist_ok=True)
-    tensor_file.write_tensors(place / "model.safetensors", tensors, entries)
-    (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        return {place: write}
+    config = json_text(timm_config(options, model_file))
+    return {place / "model.safetensors": write, place / "config.json": config}
 
 
 def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
