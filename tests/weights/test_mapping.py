@@ -74,13 +74,17 @@ def test_fused_projections_are_stacked_in_order():
 
 def test_layers_are_stacked_in_numeric_order():
     rows = table(Row("layer.{layer}.w", "blocks/w"))
-    tensors = {f"layer.{index}.w": np.full(2, index, np.float32) for index in (10, 2, 0, 1, *range(3, 10))}
+    tensors = {
+        f"layer.{index}.w": np.full(2, index, np.float32) for index in (10, 2, 0, 1, *range(3, 10))
+    }
     np.testing.assert_array_equal(read_table(rows, tensors).parameters["blocks/w"][:, 0], range(11))
 
 
 def test_a_missing_or_odd_layer_is_named():
     rows = table(Row("layer.{layer}.{w,b}", "blocks/{w,b}"))
-    tensors = {f"layer.{index}.{name}": np.ones(2, np.float32) for index in range(3) for name in "wb"}
+    tensors = {
+        f"layer.{index}.{name}": np.ones(2, np.float32) for index in range(3) for name in "wb"
+    }
     with pytest.raises(WeightsError, match=r"layer\.1\.b is missing, though there are 3 blocks"):
         read_table(rows, {key: value for key, value in tensors.items() if key != "layer.1.b"})
     with pytest.raises(WeightsError, match=r"layer\.2\.w has shape \(3,\).* \(2,\)"):
@@ -94,4 +98,8 @@ def test_unknown_names_are_returned_and_homeless_parameters_refused():
     assert reading.unknown == ("other",)
     assert reading.file_names == {"kernel": "w"}
     with pytest.raises(WeightsError, match="no place for registers"):
-        write_table(rows, {"kernel": np.ones((3, 2), np.float32), "registers": np.ones(1, np.float32)}, options=None)
+        write_table(
+            rows,
+            {"kernel": np.ones((3, 2), np.float32), "registers": np.ones(1, np.float32)},
+            options=None,
+        )

@@ -212,6 +212,8 @@ def read_array(row: Row, name: str, array: np.ndarray, num_heads: int) -> tuple[
     if array.dtype != np.float32:
         raise WeightsError(f"{name} holds {array.dtype} values, not floating-point numbers.")
     try:
+        if array.size == 0:
+            raise ValueError
         return row.transform.read(array, num_heads)
     except (ValueError, IndexError):  # from reshape and split
         heads = f" with {num_heads} attention heads" if num_heads else ""

@@ -1,0 +1,83 @@
+"""Exports are whole or not there, and nothing that was there before is lost."""
+
+import numpy as np
+import pytest
+from published import random_model
+
+import vit_jax
+from vit_jax.errors import WeightsError
+from vit_jax.weights.files import text, write_files
+
+TINY = {"width": 32, "depth": 1, "mlp_width": 32, "num_heads": 2, "image_size": 16}
+FORMATS = {
+    "npz": "new/folder/out.npz",
+    "timm": "new/folder/out.safetensors",
+    "huggingface": "new/folder/out",
+    "vit_jax": "new/folder/out",
+    "stablehlo": "new/folder/out.stablehlo",
+}
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_model("ViT-Ti/16", num_classes=3, **TINY)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_folders_are_made_and_old_files_replaced(model, format, tmp_path):
+    path = tmp_path / FORMATS[format]
+    vit_jax.save_model(model, path, format)
+    first = contents(tmp_path)
+    assert first
+    assert not any(name.endswith(".tmp") for name in first)
+    vit_jax.save_model(model, path, format)
+    assert contents(tmp_path).keys() == first.keys()
+
+
+@pytest.mark.parametrize("format", ["npz", "huggingface"])
+def test_a_failed_export_leaves_the_former_one_whole(model, format, tmp_path, monkeypatch):
+    path = tmp_path / FORMATS[format]
+    vit_jax.save_model(model, path, format)
+    before = contents(tmp_path)
+
+    def full_disk(*arguments, **keywords):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full_disk)
+    monkeypatch.setattr("pathlib.Path.write_text", full_disk)
+    other = random_model("ViT-Ti/16", num_classes=4, **TINY)
+    with pytest.raises(WeightsError, match=r"out.* cannot be written: No space left on device"):
+        vit_jax.save_model(other, path, format)
+    assert contents(tmp_path) == before
+
+
+def test_an_interrupted_export_leaves_nothing(tmp_path):
+    def interrupted(path):
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_files({tmp_path / "a": text("whole"), tmp_path / "b": interrupted})
+    assert contents(tmp_path) == {}
+
+
+def test_places_that_cannot_be_written_are_named(model, tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(WeightsError, match="taken is a folder: name a file"):
+        vit_jax.save_model(model, tmp_path / "taken")
+    (tmp_path / "file").write_text("mine")
+    for format in ("npz", "huggingface"):
+        with pytest.raises(WeightsError, match=r"file/out.* cannot be written: "):
+            vit_jax.save_model(model, tmp_path / "file/out", format)
+    (tmp_path / "out.json").mkdir()
+    with pytest.raises(WeightsError, match=r"out\.json"):
+        vit_jax.save_model(model, tmp_path / "out.npz")
+    assert contents(tmp_path) == {"file": b"mine"}
