@@ -90,9 +90,9 @@ class Checkpoints:
         """The step of "latest", "best" or a given step; raises CheckpointError if it is not there."""
         steps = self._manager.all_steps()
         wanted = {"latest": self._manager.latest_step, "best": self._best_step}
+        if str(checkpoint).isdecimal():  # as text, from a command line
+            checkpoint = int(checkpoint)
         step = wanted[checkpoint]() if checkpoint in wanted else checkpoint
-        if str(step).isdecimal():  # from a command line
-            step = int(step)
         if step not in steps:
             raise CheckpointError(
                 f"{self._manager.directory} has no checkpoint {checkpoint!r}; "

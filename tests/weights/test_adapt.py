@@ -7,7 +7,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from published import GOLDEN, golden, logits, parameters, random_model, write_npz
 
 import vit_jax
-from vit_jax.errors import WeightsError
+from vit_jax.errors import ConfigError, WeightsError
+from vit_jax.model_file import Preprocessing
 from vit_jax.models import model_options
 from vit_jax.weights.architecture import abstract_parameters
 from vit_jax.weights.loading import initialize_from
@@ -136,6 +137,21 @@ def test_rectangular_images_need_the_files_grid_once(tmp_path):
     np.testing.assert_array_equal(parameters(model)["position_embedding"], expected)
 
 
+def test_another_patch_size_and_grid_at_once(tmp_path):
+    """14×14 patches of 8 pixels -> 8×8 of 4, for images of 32."""
+    tensors = golden("vit_token")["params"]
+    table = np.random.default_rng(0).normal(size=(1, 197, 32)).astype(np.float32)
+    tensors["Transformer/posembed_input/pos_embedding"] = table
+    path = write_npz(tmp_path / "in.npz", tensors)
+    model = vit_jax.load_model(path, image_size=32, patch_size=4)
+    found = parameters(model)
+    expected = resize_positions(table, (14, 14), (8, 8))
+    np.testing.assert_array_equal(found["position_embedding"], expected)
+    kernel = resize_patches(tensors["embedding/kernel"], (4, 4))
+    np.testing.assert_array_equal(found["embedding/kernel"], kernel)
+    assert np.isfinite(logits(model, np.zeros((1, 32, 32, 3), np.float32))).all()
+
+
 @pytest.mark.parametrize(
     ("name", "tokens", "size", "grid"),
     [
@@ -162,6 +178,14 @@ def test_the_method_of_resizing_can_be_chosen(path):
     np.testing.assert_array_equal(
         parameters(model)["position_embedding"], resize_positions(table, (4, 4), (8, 8), "bicubic")
     )
+
+
+def test_odd_grids_and_methods_are_refused(path):
+    with pytest.raises(WeightsError, match="position_resize='nearest': must be one of"):
+        vit_jax.load_model(path, position_resize="nearest")  # though nothing is resized
+    for grid in ((-4, -4), (16,), (4, 4, 1), (4.0, 4.0), ("4", "4"), 4):
+        with pytest.raises(ConfigError, match=r"source_grid=.*: must be \(rows, columns\)"):
+            vit_jax.load_model(path, source_grid=grid)
 
 
 @pytest.mark.parametrize("placement", ["stem", "every_layer"])
@@ -214,6 +238,39 @@ def test_a_gray_picture_gives_the_logits_of_its_rgb_copy(path):
     expected = logits(vit_jax.load_model(path), np.repeat(gray, 3, axis=-1))
     outputs = logits(vit_jax.load_model(path, channels=1), gray)
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+
+
+def test_a_gray_picture_through_a_standardised_stem_is_another_picture(tmp_path, caplog):
+    """The kernel's deviation is taken over the channels too, and their sum has another one."""
+    tiny = {"width": 32, "depth": 1, "mlp_width": 32, "num_heads": 2, "image_size": 32}
+    model = random_model("R+ViT-Ti/16", num_classes=5, **tiny)  # Its norms have groups of two.
+    vit_jax.save_model(model, tmp_path / "out.npz")
+    gray = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 1)).astype(np.float32)
+    expected = logits(model, np.repeat(gray, 3, axis=-1))
+    outputs = logits(vit_jax.load_model(tmp_path / "out.npz", channels=1), gray)
+    assert abs(outputs - expected).max() > 1e-3
+    note = "Note: the first convolution is standardised over its channels too"
+    assert note in caplog.text
+    path = write_npz(tmp_path / "bit.npz", golden("bit_v2_preact")["params"])
+    caplog.clear()
+    vit_jax.load_model(path)
+    assert note not in caplog.text
+    vit_jax.load_model(path, channels=1)
+    assert note in caplog.text
+
+
+def test_the_pixels_of_other_channels_are_normalised_by_an_average(tmp_path, caplog):
+    path = write_npz(tmp_path / "in.npz", golden("vit_token")["params"])
+    for mean, noted in (((0.4, 0.5, 0.6), True), ((0.5,), False)):
+        preprocessing = Preprocessing(mean=mean, std=(0.2, 0.2, 0.5) if noted else (0.3,))
+        vit_jax.save_model(
+            vit_jax.load_model(path), tmp_path / "out.npz", preprocessing=preprocessing
+        )
+        model = vit_jax.load_model(tmp_path / "out.npz", channels=1)
+        assert model.preprocessing.mean == pytest.approx((0.5,))
+        assert model.preprocessing.std == pytest.approx((0.3,))
+        assert ("mean and deviation are averages" in caplog.text) == noted
+        caplog.clear()
 
 
 def test_image_sizes_that_are_rounded_up_survive_their_sidecar(tmp_path):

@@ -81,40 +81,27 @@ def test_a_pooler_is_the_representation_of_a_model_without_a_head(folder):
     assert vit_jax.load_model(folder).options.representation_size == 0  # The head ignores it.
     headless = {k: v for k, v in {**tensors, **pooler}.items() if not k.startswith("classifier")}
     safetensors.numpy.save_file(headless, folder / "model.safetensors")
-    change_config(folder, id2label={"0": "LABEL_0", "1": "LABEL_1"})
-    model = vit_jax.load_model(folder)
+    model = vit_jax.load_model(folder)  # Its config.json still has ten names in id2label.
     assert (model.options.representation_size, model.options.num_classes) == (32, 0)
+    assert model.class_names == ()
+    bare = {name.removeprefix("vit."): array for name, array in headless.items()}
+    safetensors.numpy.save_file(bare, folder / "model.safetensors")
+    assert vit_jax.load_model(folder).options == model.options
 
 
-def test_preprocessing_is_read(folder):
-    change_config(
-        folder,
-        "preprocessor_config.json",
-        image_mean=[0.485, 0.456, 0.406],
-        image_std=[0.229, 0.224, 0.225],
-        resample=3,
-        size={"height": 32, "width": 32},
-    )
-    assert vit_jax.load_model(folder).preprocessing == Preprocessing(
-        mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bicubic"
-    )
-    change_config(folder, "preprocessor_config.json", do_normalize=False)
-    assert vit_jax.load_model(folder).preprocessing.mean == (0.0,)
-
-
-def test_preprocessing_is_written(folder, tmp_path):
+def test_preprocessing_is_written_as_the_library_calls_it(folder, tmp_path):
+    preprocessing = Preprocessing(mean=(0.4,), std=(0.2,), crop="center", resize=36)
     model = vit_jax.load_model(folder)
-    vit_jax.save_model(
-        model,
-        tmp_path / "out",
-        "huggingface",
-        preprocessing=Preprocessing(mean=(0.4,), std=(0.2,), crop="center", resize=36),
-    )
+    vit_jax.save_model(model, tmp_path / "out", "huggingface", preprocessing=preprocessing)
     content = json.loads((tmp_path / "out/preprocessor_config.json").read_text())
     assert content["image_mean"] == [0.4, 0.4, 0.4]
     assert content["image_std"] == [0.2, 0.2, 0.2]
     assert content["size"] == {"shortest_edge": 36}
     assert content["crop_size"] == {"height": 32, "width": 32}
+    vit_jax.save_model(model, tmp_path / "plain", "huggingface")
+    content = json.loads((tmp_path / "plain/preprocessor_config.json").read_text())
+    assert content["size"] == {"height": 32, "width": 32}
+    assert "do_center_crop" not in content
 
 
 def test_another_epsilon_is_said(folder, caplog):
@@ -131,6 +118,9 @@ def test_another_epsilon_is_said(folder, caplog):
         ({"num_hidden_layers": 12}, "says depth=12, but its tensors have 3"),
         ({"id2label": {"0": "cat", "1": "dog"}}, "names 2 classes, but its head has 10"),
         ({"id2label": {"0": "cat", "2": "dog"}}, "does not number its classes from 0"),
+        ({"num_attention_heads": 5}, "width 32 is no multiple of num_heads=5"),
+        ({"num_attention_heads": -2}, "width 32 is no multiple of num_heads=-2"),
+        ({"hidden_size": "32"}, "says width='32', but its tensors have 32"),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(folder, changes, message):

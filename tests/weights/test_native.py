@@ -1,6 +1,7 @@
 """This package's own formats: workdirs, exports, programs."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from workdirs import CLASSES, PREPROCESSING, write_workdir
 
 import vit_jax
 from vit_jax.errors import CheckpointError, WeightsError
+from vit_jax.weights import program
 from vit_jax.weights.formats import read_weights
 from vit_jax.weights.source import Hints
 
@@ -46,8 +48,29 @@ def test_a_workdirs_checkpoints(workdir, arguments, factor):
 
 
 def test_a_checkpoint_that_is_not_there(workdir):
-    with pytest.raises(CheckpointError, match="no checkpoint 7"):
-        vit_jax.load_model(workdir[0], checkpoint=7)
+    for step in (7, "7"):
+        with pytest.raises(CheckpointError, match="no checkpoint 7"):
+            vit_jax.load_model(workdir[0], checkpoint=step)
+
+
+def test_opening_a_run_is_silent(workdir, caplog):
+    vit_jax.load_model(workdir[0])
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("arguments", [{"checkpoint": "best"}, {"checkpoint": 3}, {"ema": True}])
+def test_only_runs_have_checkpoints(arguments):
+    with pytest.raises(WeightsError, match="hf_gelu: it is no run's workdir, which alone has"):
+        vit_jax.load_model(GOLDEN / "hf_gelu", **arguments)
+
+
+def test_a_runs_parameters_must_be_its_models(workdir, tmp_path):
+    shutil.copytree(workdir[0], tmp_path / "run")
+    content = json.loads((tmp_path / "run/model.json").read_text())
+    content["model"]["mlp_width"] = 64
+    (tmp_path / "run/model.json").write_text(json.dumps(content))
+    with pytest.raises(WeightsError, match=r"run: blocks/mlp/dense1/.* has shape .* instead of"):
+        vit_jax.load_model(tmp_path / "run")
 
 
 def test_the_mean_of_checkpoints(workdir):
@@ -122,6 +145,14 @@ def test_a_program_runs_without_this_package(tmp_path):
         np.testing.assert_allclose(outputs, expected["logits"][:batch], rtol=0, atol=1e-5)
     content = json.loads((tmp_path / "model.stablehlo.json").read_text())
     assert content["model"]["image_size"] == [32, 32]
+
+
+def test_a_program_that_would_be_too_large_is_refused(tmp_path):
+    """ViT-H's parameters take 2.4 GiB, and the format ends at 2."""
+    options = vit_jax.models.model_options("ViT-Ti/16")
+    huge = {"head/kernel": np.broadcast_to(np.float32(0), (2**29,))}
+    with pytest.raises(WeightsError, match=r"take 2\.0 GiB, and a program can hold less than 2"):
+        program.files(str(tmp_path / "out"), huge, options, None)
 
 
 def test_other_families_become_programs_too(tmp_path):

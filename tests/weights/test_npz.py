@@ -26,7 +26,7 @@ from published import (
 import vit_jax
 from vit_jax.errors import WeightsError
 from vit_jax.weights import npz
-from vit_jax.weights.mapping import read_table, write_table
+from vit_jax.weights.mapping import write_table
 
 VITS = ("vit_token", "vit_token_representation", "vit_gap")
 HYBRIDS = ("hybrid_stem", "hybrid_r_1_2")
@@ -73,17 +73,35 @@ def test_logits_of_the_other_families(name, tmp_path):
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("layout", [old_numbering, new_numbering, stacked])
 @pytest.mark.parametrize("prefix", npz.PREFIXES)
 @pytest.mark.parametrize("name", [*VITS, *HYBRIDS])
-def test_every_prefix_and_layout_gives_the_same_parameters(name, prefix, layout, tmp_path):
-    tensors = golden(name)["params"]
-    expected = read_table(npz.VIT_TABLE, tensors).parameters
-    disguised = {prefix + key: array for key, array in layout(tensors).items()}
-    path = write_npz(tmp_path / "weights.npz", disguised)
-    reading = read_table(npz.VIT_TABLE, npz.read_tensors(path))
-    assert not reading.unknown
-    assert_same_tensors(reading.parameters, expected)
+def test_every_prefix_and_layout_gives_the_same_model(name, prefix, tmp_path):
+    tensors, size = golden(name)["params"], golden(name)["images"].shape[1:3]
+    bare = vit_jax.load_model(write_npz(tmp_path / "bare.npz", tensors), image_size=size)
+    for layout in (old_numbering, new_numbering, stacked):
+        disguised = {prefix + key: array for key, array in layout(tensors).items()}
+        path = write_npz(tmp_path / "weights.npz", disguised)
+        model = vit_jax.load_model(path, image_size=size)
+        assert model.options == bare.options
+        assert_same_tensors(parameters(model), parameters(bare))
+
+
+@pytest.mark.parametrize(
+    ("name", "assumed", "not_assumed"),
+    [
+        ("vit_token", "gelu='tanh', pooling='token'", "pool_padding"),
+        ("vit_gap", "gelu='tanh'", "pooling="),
+        ("bv_vit_map", "gelu='tanh'", "pooling="),
+        ("bit_v2_preact", "pool_padding='zeros'", "gelu"),
+        ("bit_v1_postact", "image_size=224", "pool_padding"),
+    ],
+)
+def test_what_was_assumed_is_printed(name, assumed, not_assumed, tmp_path, caplog):
+    path = write_npz(tmp_path / "in.npz", golden(name)["params"])
+    vit_jax.load_model(path)
+    assert "Assumed, as nothing says it: " in caplog.text
+    assert assumed in caplog.text
+    assert not_assumed not in caplog.text
 
 
 def test_of_a_training_state_only_the_parameters_are_read(tmp_path):

@@ -59,8 +59,19 @@ def test_what_the_file_does_not_say_is_asked_for_or_printed(caplog):
     with pytest.raises(WeightsError, match="width 32 is no multiple of num_heads=5"):
         vit_jax.load_model(GOLDEN / "timm_token.safetensors", num_heads=5)
     vit_jax.load_model(GOLDEN / "timm_token.safetensors", num_heads=4)
-    assert "Assumed, as nothing says it: gelu='erf'" in caplog.text
+    assert "Assumed, as nothing says it: gelu='erf', pooling='token'" in caplog.text
     assert "normalised to [-1, 1]" in caplog.text
+
+
+def test_a_pooled_class_token_is_an_assumption_that_can_be_corrected(tmp_path):
+    """timm's average pooling with a class token has the tensors of class token pooling."""
+    tiny = {"width": 32, "depth": 1, "mlp_width": 64, "num_heads": 2, "image_size": 32}
+    model = random_model("ViT-Ti/16", **tiny, pooling="average", class_token=True, gelu="erf")
+    vit_jax.save_model(model, tmp_path / "out.safetensors", "timm")
+    write(tmp_path, safetensors.numpy.load_file(tmp_path / "out.safetensors"))  # no metadata
+    path = tmp_path / "model.safetensors"
+    assert vit_jax.load_model(path, num_heads=2).options.pooling == "token"
+    assert vit_jax.load_model(path, num_heads=2, pooling="average").options == model.options
 
 
 def test_the_head_count_comes_from_the_registered_width(tmp_path, caplog):
@@ -106,6 +117,36 @@ def test_the_layout_of_positions(name, rows, image_size, grid, prefix, tmp_path)
     assert parameters(model)["position_embedding"].shape[1] == rows
     if grid[0] == grid[1]:  # A square needs no telling.
         assert vit_jax.load_model(path, num_heads=2).options == model.options
+
+
+PREFIXES = {
+    "class token": {},
+    "class token, registers": {"num_registers": 4},
+    "class token, not pooled": {"pooling": "average", "class_token": True},
+    "registers": {"pooling": "average", "num_registers": 3},
+    "none": {"pooling": "average"},
+}
+
+
+@pytest.mark.parametrize("rows", [True, False])
+@pytest.mark.parametrize("name", PREFIXES)
+def test_rows_for_prefix_tokens_survive(name, rows, tmp_path):
+    """As our own metadata says it, and as timm's config.json does; on a grid that is no square."""
+    tiny = {"width": 32, "depth": 1, "mlp_width": 64, "num_heads": 2, "patch_size": 8}
+    options = {**tiny, **PREFIXES[name], "image_size": (32, 64), "prefix_positions": rows}
+    model = random_model("ViT-Ti/16", num_classes=3, **options)
+    for path in (tmp_path / "out.safetensors", tmp_path / "out"):
+        vit_jax.save_model(model, path, "timm")
+        loaded = vit_jax.load_model(path)
+        assert loaded.options == model.options
+        assert_same_tensors(parameters(loaded), parameters(model))
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["model_args"]["no_embed_class"] == (not rows)
+    tensors = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
+    safetensors.numpy.save_file(tensors, tmp_path / "out/model.safetensors")
+    loaded = vit_jax.load_model(tmp_path / "out")
+    assert loaded.options == model.options
+    assert_same_tensors(parameters(loaded), parameters(model))
 
 
 def test_positions_on_no_known_grid_are_asked_for(tmp_path):
@@ -156,6 +197,8 @@ def test_the_config_beside_the_file_is_used(tmp_path):
         ({"num_classes": 5}, "says num_classes=5, but its tensors have 10"),
         ({"label_names": ["cat"]}, "names 1 classes, but its head has 10"),
         ({"global_pool": "max"}, "global_pool='max'; this package knows token, avg, map"),
+        ({"model_args": {"num_heads": -2}}, "width 32 is no multiple of num_heads=-2"),
+        ({"pretrained_cfg": {"crop_pct": 0}}, "config.json has a value of the wrong kind"),
         ({"model_args": {"act_layer": "quick_gelu"}}, "act_layer='quick_gelu'"),
     ],
 )
@@ -166,11 +209,14 @@ def test_a_config_that_does_not_fit_is_refused(change, message, tmp_path):
         vit_jax.load_model(path, num_heads=2)
 
 
-def test_npz_to_timm_and_back_keeps_the_logits(tmp_path):
-    expected = golden("vit_token")
+@pytest.mark.parametrize("name", ["vit_token", "vit_gap"])
+def test_npz_to_timm_and_back_keeps_the_logits(name, tmp_path):
+    expected = golden(name)
     model = vit_jax.load_model(write_npz(tmp_path / "in.npz", expected["params"]))
     vit_jax.save_model(model, tmp_path / "out.safetensors", "timm")
-    outputs = logits(vit_jax.load_model(tmp_path / "out.safetensors"), expected["images"])
+    loaded = vit_jax.load_model(tmp_path / "out.safetensors")
+    assert (loaded.options.gelu, loaded.options.norm_after_pooling) == ("tanh", False)
+    outputs = logits(loaded, expected["images"])
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
 
 
@@ -181,6 +227,7 @@ def test_timm_to_npz_and_back_keeps_the_logits(name, tmp_path):
     vit_jax.save_model(model, tmp_path / "out.npz")
     loaded = vit_jax.load_model(tmp_path / "out.npz")
     assert loaded.options.norm_after_pooling == (name == "timm_gap")
+    assert loaded.options.gelu == "erf"
     outputs = logits(loaded, expected["images"])
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
 
