@@ -1,16 +1,19 @@
 """The export command, read back by numpy and safetensors themselves."""
 
 import json
+import os
+import re
 
 import numpy as np
 import pytest
 import safetensors.numpy
-from published import GOLDEN
+from published import GOLDEN, golden, write_npz
 from workdirs import CLASSES, write_workdir
 
 import vit_jax
 from vit_jax import export
 from vit_jax.errors import WeightsError
+from vit_jax.weights.resize import resize_positions
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +75,84 @@ def test_the_trunk_alone_and_another_size(workdir, tmp_path):
     assert (model["gelu"], model["num_classes"]) == ("erf", 0)
 
 
-def test_a_mistake_is_one_message_and_code_2(workdir, tmp_path, capsys):
-    source = GOLDEN / "timm_token.safetensors"
-    assert run(source, tmp_path / "out.npz") == 2
-    assert "give num_heads=" in capsys.readouterr().err
-    assert run(source, tmp_path / "out.npz", "--option=num_heads=2") == 0
-    assert run(workdir[0], tmp_path / "out.npz", "--option=depht=2") == 2
-    assert "did you mean model.depth?" in capsys.readouterr().err
-    assert run(workdir[0], tmp_path / "out.npz", "--option=depth") == 2
-    assert run(workdir[0], tmp_path / "out.npz", "--average=9") == 2
-    assert "has 3 checkpoints, not 9" in capsys.readouterr().err
-    assert run(tmp_path / "nothing", tmp_path / "out.npz") == 2
+def test_the_grid_and_the_resize_of_positions(tmp_path):
+    tensors = golden("vit_token")["params"]
+    table = np.random.default_rng(0).normal(size=(1, 1 + 4 * 6, 32)).astype(np.float32)
+    tensors["Transformer/posembed_input/pos_embedding"] = table
+    source = write_npz(tmp_path / "in.npz", tensors)
+    flags = ("--source_grid", "4", "6", "--position_resize=bicubic", "--option=image_size=(64,32)")
+    assert run(source, tmp_path / "out.npz", *flags) == 0
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as file:
+        written = file["Transformer/posembed_input/pos_embedding"]
+    np.testing.assert_array_equal(written, resize_positions(table, (4, 6), (8, 4), "bicubic"))
+
+
+MISTAKES = [
+    ("{run} {out} --option=depht=2", "did you mean model.depth?"),
+    ("{run} {out} --option=depth", "write KEY=VALUE"),
+    ("{run} {out} --option==3", "write KEY=VALUE"),
+    ("{run} {out} --option=name=ViT-B/16", "model.name: .* has no such option"),
+    ("{run} {out} --option=position_resize=bicubic", "model.position_resize: .* no such option"),
+    ("{run} {out} --option=image_size=abc", "image_size='abc'"),
+    ("{run} {out} --option=image_size=30", "image_size 30 .* not divisible"),
+    ("{run} {out} --option=num_heads=-1", "num_heads=-1"),
+    ("{run} {out} --option=depth=2", "depth=1, the model depth=2"),
+    ("{run} {out} --option=norm_after_pooling=maybe", "must be true or false"),
+    ("{run} {out} --average=9", "{run}: it has 3 checkpoints, not 9"),
+    ("{run} {out} --average=0", "{run}: it has 3 checkpoints, not 0"),
+    ("{run} {out} --average=2 --checkpoint=best", "leave out --checkpoint"),
+    ("{run} {out} --checkpoint=7", "no checkpoint 7; it has: 1, 2, 3"),
+    ("{run} {out} --checkpoint=newest", "no checkpoint 'newest'"),
+    ("{run} {run}", "is a run's workdir"),
+    ("{run} {folder}", "{folder} is a folder: name a file"),
+    ("{run} {pipe}", "{pipe} is no regular file: name a file"),
+    ("{run} {pipe}/.. --format=npz", "is a folder: name a file|cannot be written"),
+    ("{run} " + "x" * 300 + ".npz", "x.npz cannot be written: File name too long"),
+    ("{run} {file}/out.npz", "{file}/out.npz cannot be written"),
+    ("{run} {run}/model.npz", "model.json belongs to something else"),
+    ("{timm} {out}", "give num_heads="),
+    ("{timm} {out} --option=num_heads=5", "no multiple of num_heads=5"),
+    ("{timm} {out} --option=num_heads=two", "no multiple of num_heads='two'"),
+    ("{timm} {out} --option=num_heads=2 --ema", "{timm}: it is no run's workdir"),
+    ("{timm} {out} --option=num_heads=2 --average=2", "{timm}: it is no run's workdir"),
+    ("{timm} {out} --option=num_heads=2 --source_grid 3 5", "source_grid=.*does not fit"),
+    ("{timm} {out} --option=num_heads=2 --source_grid 0 5", "must be .rows, columns."),
+    ("{file} {out}", "{file}: it is neither"),
+    ("{folder} {out}", "{folder}: it is no run's workdir"),
+    ("{folder}/nothing {out}", "nothing: it does not exist"),
+    ("gs://bucket/model.npz {out}", "gs://bucket/model.npz: it cannot be read: .*gcsfs"),
+    ("https://example.com/model.npz {out}", "it is not on this machine: download it first"),
+    ("{run} gs://bucket/model.npz", "written to this machine"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), MISTAKES)
+def test_a_mistake_is_one_message_and_code_2(command, message, workdir, tmp_path, capsys):
+    places = {
+        "run": workdir[0],
+        "timm": GOLDEN / "timm_token.safetensors",
+        "folder": tmp_path / "folder",
+        "file": tmp_path / "notes.txt",
+        "pipe": tmp_path / "pipe",
+        "out": tmp_path / "out.npz",
+    }
+    os.mkfifo(places["pipe"])
+    places["folder"].mkdir()
+    places["file"].write_text("hello")
+    assert run(*command.format(**places).split()) == 2
+    error = capsys.readouterr().err
+    assert re.search(message.format(**places), error), error
+    assert "Traceback" not in error
+    assert not places["out"].exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["", "a", "a b --format=onnx", "a b --average=x", "a b --source_grid 3", "a b --bad", "a b c"],
+)
+def test_a_command_line_that_is_not_understood(command):
     with pytest.raises(SystemExit, match="2"):
-        run("--format=onnx")
+        run(*command.split())
 
 
 @pytest.mark.parametrize("format", ["npz", "timm", "huggingface", "vit_jax", "stablehlo"])

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from vit_jax.errors import CheckpointError
+from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_model_file
 from vit_jax.models import registry
 
@@ -69,8 +69,44 @@ def test_an_incomplete_file_is_named(tmp_path, content, removed):
         read_model_file(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '"ViT"', '{"format_version": 1, "model": []}'])
+NESTED, BINARY = "[" * 9999, "\udcff"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '"ViT"', '{"format_version": 1, "model": []}', NESTED, BINARY]
+)
 def test_a_damaged_file_is_named(tmp_path, text):
-    (tmp_path / "model.json").write_text(text)
+    (tmp_path / "model.json").write_text(text, errors="surrogateescape")
     with pytest.raises(CheckpointError, match=r"model\.json is damaged"):
         read_model_file(tmp_path)
+
+
+def test_what_is_no_file_is_named(tmp_path):
+    (tmp_path / "model.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"model\.json cannot be read: Is a directory"):
+        read_model_file(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"mean": ()}, "mean=.*must be numbers"),
+        ({"mean": (float("nan"),)}, "mean=.*must be numbers"),
+        ({"std": (0.5, 0.0, 0.5)}, "std=.*must be positive numbers"),
+        ({"std": ("0.5",)}, "std=.*must be positive numbers"),
+        ({"resize": 0}, "resize=0: must be a positive integer"),
+        ({"crop": "centre"}, "crop='centre': must be one of resize, center"),
+        ({"interpolation": "nearest"}, "must be one of bilinear, bicubic"),
+    ],
+)
+def test_impossible_preprocessing_is_refused(values, message):
+    with pytest.raises(ConfigError, match=message):
+        Preprocessing(**values)
+
+
+def test_a_mean_for_each_channel_or_their_average():
+    rgb = Preprocessing(mean=(0.4, 0.5, 0.6), std=(0.1, 0.2, 0.3), resize=7)
+    assert rgb.for_channels(3) == rgb
+    gray = rgb.for_channels(1)
+    assert (gray.mean, gray.std, gray.resize) == (pytest.approx((0.5,)), pytest.approx((0.2,)), 7)
+    assert Preprocessing().for_channels(5) == Preprocessing()

@@ -81,7 +81,7 @@ def export(arguments: argparse.Namespace) -> None:
         average=arguments.average,
     )
     save_model(
-        build_model(weights, position_resize=arguments.position_resize, **options),
+        build_model(weights, options, arguments.position_resize),
         arguments.destination,
         arguments.format,
         trunk_only=arguments.trunk_only,

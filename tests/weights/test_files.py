@@ -1,5 +1,7 @@
 """Exports are whole or not there, and nothing that was there before is lost."""
 
+import os
+
 import numpy as np
 import pytest
 from published import random_model
@@ -77,7 +79,19 @@ def test_places_that_cannot_be_written_are_named(model, tmp_path):
     for format in ("npz", "huggingface"):
         with pytest.raises(WeightsError, match=r"file/out.* cannot be written: "):
             vit_jax.save_model(model, tmp_path / "file/out", format)
+    os.mkfifo(tmp_path / "pipe")  # as unlike a file as /dev/null
+    with pytest.raises(WeightsError, match="pipe is no regular file: name a file"):
+        vit_jax.save_model(model, tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
     (tmp_path / "out.json").mkdir()
     with pytest.raises(WeightsError, match=r"out\.json"):
         vit_jax.save_model(model, tmp_path / "out.npz")
     assert contents(tmp_path) == {"file": b"mine"}
+
+
+def test_a_link_is_followed(model, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out.safetensors").symlink_to(tmp_path / "disk/real.safetensors")
+    vit_jax.save_model(model, tmp_path / "out.safetensors", "timm")
+    assert (tmp_path / "out.safetensors").is_symlink()
+    assert contents(tmp_path / "disk").keys() == {"real.safetensors"}

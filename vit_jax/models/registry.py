@@ -135,7 +135,7 @@ def find_architecture(name: str) -> Architecture:
     )
 
 
-def model_options(name: str, **options: Any) -> Any:
+def model_options(name: str, /, **options: Any) -> Any:
     """The complete options of a named architecture, with `options` replacing its own.
 
     Raises ConfigError for an option that the architecture does not have.

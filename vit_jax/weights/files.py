@@ -31,11 +31,13 @@ def write_files(files: Files) -> None:
     left and former files stay whole. Raises WeightsError if a place cannot be written.
     """
     mark = f".{uuid.uuid4().hex}.tmp"
+    files = {pathlib.Path(os.path.realpath(place)): write for place, write in files.items()}
     temporary = {place: place.with_name(place.name + mark) for place in files}
     try:
         for place, write in files.items():
-            if place.is_dir():
-                raise WeightsError(f"{place} is a folder: name a file.")
+            if place.exists() and not place.is_file():
+                kind = "a folder" if place.is_dir() else "no regular file"
+                raise WeightsError(f"{place} is {kind}: name a file.")
             place.parent.mkdir(parents=True, exist_ok=True)
             write(temporary[place])
         for place in files:

@@ -15,6 +15,7 @@ from vit_jax.weights.source import Hints, Weights
 Reader = Callable[[str, Hints], Weights]
 
 HEADER_LIMIT = 100_000_000  # bytes; the limit that the library of .safetensors sets
+BUCKETS = ("gs://", "s3://")
 MOST_TENSORS = 50_000  # A training state of the largest model has a tenth of it.
 NEWEST_PICKLE = b"\x05"  # the second byte, a pickle's protocol
 PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt")
@@ -74,9 +75,8 @@ def read_weights(
       CheckpointError: a workdir has no such checkpoint.
     """
     path = os.fspath(path)
-    is_run = (epath.Path(path) / "checkpoints").exists()
     try:
-        if is_run:
+        if is_run(path):
             weights = native.read_run(path, checkpoint, ema, average)
         elif checkpoint != "latest" or ema or average is not None:
             raise WeightsError("it is no run's workdir, which alone has checkpoints and averages.")
@@ -88,14 +88,21 @@ def read_weights(
     except UserError as error:
         kind = CheckpointError if isinstance(error, CheckpointError) else WeightsError
         raise kind(f"{path}: {error}") from error
-    except OSError as error:
-        raise WeightsError(f"{path}: it cannot be read: {error.strerror or error}.") from error
+    except (OSError, ImportError) as error:  # A bucket may take a package that is not there.
+        raise WeightsError(f"{path}: it cannot be read: {error}.") from error
+
+
+def is_run(path: str) -> bool:
+    """Whether it is a run's workdir, here or in a bucket."""
+    if "://" in path and not path.startswith(BUCKETS):
+        raise WeightsError("it is not on this machine: download it first.")
+    return (epath.Path(path) / "checkpoints").exists()
 
 
 def find_file(path: str) -> str:
     """The file that holds the tensors: `path` itself, or the one in the folder `path`."""
     if not os.path.exists(path):
-        advice = " on this machine: copy it here" if "://" in path else ""
+        advice = ": of a bucket only workdirs are read, copy it here" if "://" in path else ""
         raise WeightsError(f"it does not exist{advice}.")
     if not os.path.isdir(path):
         return path

@@ -57,11 +57,11 @@ def load_model(
       ConfigError: an option does not exist or has an impossible value.
     """
     weights = read_weights(path, Hints(options, source_grid), checkpoint=checkpoint, ema=ema)
-    return build_model(weights, position_resize=position_resize, **options)
+    return build_model(weights, options, position_resize)
 
 
 def build_model(
-    weights: Weights, *, position_resize: str = "bilinear_corner", **options: Any
+    weights: Weights, options: Mapping[str, Any], position_resize: str = "bilinear_corner"
 ) -> nnx.Module:
     """The model that the weights make up, with `options` instead of its own; see `load_model`."""
     check_method(position_resize)

@@ -7,6 +7,7 @@ That is a sidecar beside `.npz` files and programs, and an entry of `__metadata_
 import contextlib
 import json
 import logging
+import os
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -44,7 +45,7 @@ def sidecar_of(path: str) -> pathlib.Path:
 def write_sidecar(path: str, model_file: ModelFile) -> Files:
     """The sidecar of the file `path`; raises WeightsError rather than replace another's file."""
     place = sidecar_of(path)
-    if is_owned(place) or (place.exists() and not has_key(place, MARK)):
+    if is_owned(place) or (os.path.exists(place) and not has_key(place, MARK)):
         raise WeightsError(
             f"{place} belongs to something else and would be overwritten: choose another name."
         )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from etils import epath
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
@@ -104,7 +103,10 @@ def save_model(
     if format not in FORMATS:
         raise WeightsError(f"format={format!r}: must be one of {', '.join(FORMATS)}.")
     target = FORMATS[format]
-    if (epath.Path(path) / "checkpoints").exists():
+    path = os.fspath(path)
+    if "://" in path:
+        raise WeightsError(f"{path}: an export is written to this machine; copy it there after.")
+    if os.path.exists(os.path.join(path, "checkpoints")):
         raise WeightsError(
             f"{path} is a run's workdir, which an export would damage: name another."
         )
@@ -131,7 +133,7 @@ def save_model(
         preprocessing=preprocessing,
         class_names=tuple(class_names),
     )
-    write_files(target.files(os.fspath(path), parameters, options, description))
+    write_files(target.files(path, parameters, options, description))
 
 
 def without_head(parameters: Tensors, options: Any) -> tuple[dict[str, np.ndarray], Any]:
