@@ -10,6 +10,7 @@ import vit_jax
 from tests import tiny
 from tests.runs import GOLDEN, read_metrics
 from tests.stages import Setup, mesh_of
+from tests.workdirs import NAME, TINY, write_workdir
 from vit_jax import sharding, train
 from vit_jax.checkpoint import TrainState, restore_params
 from vit_jax.config import default_config
@@ -214,3 +215,36 @@ def test_mixed_batches_are_the_same_on_any_mesh_and_in_micro_batches(
     expected = losses(mesh_of(1))
     np.testing.assert_allclose(losses(mesh_of(8, **axes), accumulation_steps), expected, rtol=1e-5)
     assert abs(losses(mesh_of(1), alpha=0.0)[-1] - expected[-1]) > 2e-4
+
+
+def test_training_starts_from_the_best_average_of_another_run(tmp_path):
+    (tmp_path / "first").mkdir()
+    write_workdir(tmp_path / "first")  # Parameters times 1, 2, 3; averages ten times; 2 is best.
+    config = tiny.get_config()
+    config.data.source, config.data.num_train_examples = "fake", 32
+    config.model.update(name=NAME, channels=3, patch_size=8, num_classes=3, **TINY)
+    config.total_steps, config.optimizer.learning_rate = 1, 0.0
+    config.init, config.init_checkpoint, config.init_ema = str(tmp_path / "first"), "best", True
+    train.run(config, tmp_path / "second")
+    before, after = (
+        restore_params(tmp_path / run, 1)["embedding"]["kernel"] for run in ("first", "second")
+    )
+    np.testing.assert_array_equal(after, before * np.float32(20))
+
+
+def test_of_given_weights_single_layers_may_start_fresh():
+    mesh = mesh_of(8, data=8)
+    fresh = {name: jnp.full((3, 2), 7.0) for name in ("whole", "part", "none")}
+    state = TrainState(jnp.int32(0), jax.device_put(fresh, sharding.replicated(mesh)), (), None)
+    given = np.arange(6, dtype=np.float32).reshape(3, 2)
+    mask = np.array([[False], [True], [False]]) & np.ones((3, 2), bool)
+    weights = {
+        "whole": given,
+        "part": np.ma.masked_array(given, mask),
+        "none": jax.ShapeDtypeStruct((3, 2), jnp.float32),
+    }
+    params = train.with_weights(state, weights).params
+    np.testing.assert_array_equal(params["whole"], given)
+    np.testing.assert_array_equal(params["part"], [[0, 1], [7, 7], [4, 5]])
+    np.testing.assert_array_equal(params["none"], np.full((3, 2), 7))
+    assert params["part"].sharding == state.params["part"].sharding

@@ -9,14 +9,15 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from etils import epath
 from flax import nnx
 
+from vit_jax.config_file import parse_any
 from vit_jax.errors import ConfigError, UserError, WeightsError
-from vit_jax.export import parse_options
 from vit_jax.logging import setup_logging
+from vit_jax.weights.formats import is_workdir
 from vit_jax.weights.loading import load_model
 
 DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
@@ -39,7 +40,6 @@ class Parser(argparse.ArgumentParser):
 def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Runs a command, and turns what users and systems can cause into a message and a code."""
     setup_logging()
-    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns that it may only read.
     try:
         exit_code = command(arguments)
         sys.stdout.flush()
@@ -76,12 +76,7 @@ def at_least_one(text: str) -> int:
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that say which parameters of a model to load, and how to read its file."""
-    parser.add_argument(
-        "--checkpoint",
-        type=lambda text: int(text) if text.isdecimal() else text,
-        default="latest",
-        help="of a workdir: latest, best, a step",
-    )
+    parser.add_argument("--checkpoint", default="latest", help="of a workdir: latest, best, a step")
     parser.add_argument("--ema", action="store_true", help="of a workdir: averaged parameters")
     parser.add_argument(
         "--option",
@@ -92,9 +87,15 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def is_workdir(path: str) -> bool:
-    """Whether a run keeps its checkpoints there."""
-    return (epath.Path(path) / "checkpoints").exists()
+def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """`KEY=VALUE` pairs as model options; values are Python literals, else text."""
+    options = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--option={pair}: write KEY=VALUE.")
+        options[key] = parse_any(value)
+    return options
 
 
 def load_classifier(path: str, flags: argparse.Namespace, step: int | None = None) -> nnx.Module:

@@ -34,7 +34,6 @@ from vit_jax.command_line import (
     Parser,
     add_model_flags,
     at_least_one,
-    is_workdir,
     load_classifier,
     run_command,
 )
@@ -46,6 +45,7 @@ from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.inference import make_classifier, make_transform
 from vit_jax.losses import LOSSES
+from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
 COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")

@@ -3,38 +3,32 @@
     python -m vit_jax.export SOURCE DESTINATION --format=npz
 
 SOURCE is anything that `vit_jax.load_model` reads. Exit codes: 0 done; 2 SOURCE cannot be read, or
-the format cannot express it.
+the format cannot express it, or DESTINATION cannot be written.
 """
 
 import argparse
 import logging
 import sys
-from typing import Any
+from collections.abc import Sequence
 
-from vit_jax.config_file import parse_any
-from vit_jax.errors import ConfigError, UserError
-from vit_jax.logging import setup_logging
+from vit_jax.command_line import DONE, Parser, add_model_flags, parse_options, run_command
+from vit_jax.errors import ConfigError
 from vit_jax.weights.formats import read_weights
 from vit_jax.weights.loading import build_model
 from vit_jax.weights.resize import POSITION_RESIZES
 from vit_jax.weights.saving import FORMATS, save_model
 from vit_jax.weights.source import Hints
 
-USER_ERROR_EXIT_CODE = 2
-
 logger = logging.getLogger("vit_jax")
 
 
-def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    """The command line; prints help and leaves with code 2 if it is not understood."""
-    parser = argparse.ArgumentParser(
-        prog="python -m vit_jax.export", description="Writes a model in another format."
-    )
-    parser.add_argument("source", help="a workdir, an export, .npz, .safetensors, a folder")
-    parser.add_argument("destination", help="the file or folder to write")
+def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; raises ConfigError if it is not understood."""
+    parser = Parser("vit_jax.export", "Writes a model in another format.")
+    parser.add_argument("source", metavar="SOURCE", help="a workdir, an export, .npz, ...")
+    parser.add_argument("destination", metavar="DESTINATION", help="the file or folder to write")
     parser.add_argument("--format", choices=tuple(FORMATS), default="npz")
-    parser.add_argument("--checkpoint", default="latest", help="of a workdir: latest, best, a step")
-    parser.add_argument("--ema", action="store_true", help="of a workdir: averaged parameters")
+    add_model_flags(parser)
     parser.add_argument(
         "--average", type=int, metavar="N", help="of a workdir: the mean of the last N checkpoints"
     )
@@ -45,59 +39,39 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         metavar=("ROWS", "COLUMNS"),
         help="of SOURCE's position embeddings, where nothing else tells",
     )
-    parser.add_argument("--position_resize", choices=POSITION_RESIZES, default=POSITION_RESIZES[0])
-    parser.add_argument("--trunk_only", action="store_true", help="without the head")
     parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a model option that SOURCE does not say, or another value for it: image_size=384",
+        "--position_resize",
+        choices=POSITION_RESIZES,
+        default=POSITION_RESIZES[0],
+        help="how they become those of another image_size",
     )
-    return parser.parse_args(arguments)
-
-
-def parse_options(pairs: list[str]) -> dict[str, Any]:
-    """`KEY=VALUE` pairs as model options; values are Python literals, else text."""
-    options = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise ConfigError(f"--option={pair}: write KEY=VALUE.")
-        options[key] = parse_any(value)
-    return options
-
-
-def export(arguments: argparse.Namespace) -> None:
-    """Reads, converts and writes as the command line says."""
-    options = parse_options(arguments.option)
-    if arguments.average is not None and arguments.checkpoint != "latest":
+    parser.add_argument("--trunk_only", action="store_true", help="without the head")
+    flags = parser.parse_args(arguments)
+    if flags.average is not None and flags.checkpoint != "latest":
         raise ConfigError("--average takes the last checkpoints: leave out --checkpoint.")
+    return flags
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Reads, converts and writes as the command line says."""
+    flags = parse_flags(arguments)
+    options = parse_options(flags.option)
     weights = read_weights(
-        arguments.source,
-        Hints(options, arguments.source_grid),
-        checkpoint=arguments.checkpoint,
-        ema=arguments.ema,
-        average=arguments.average,
+        flags.source,
+        Hints(options, flags.source_grid),
+        checkpoint=flags.checkpoint,
+        ema=flags.ema,
+        average=flags.average,
     )
-    save_model(
-        build_model(weights, options, arguments.position_resize),
-        arguments.destination,
-        arguments.format,
-        trunk_only=arguments.trunk_only,
-    )
-    logger.info("Wrote %s (%s).", arguments.destination, arguments.format)
+    model = build_model(weights, options, flags.position_resize)
+    save_model(model, flags.destination, flags.format, trunk_only=flags.trunk_only)
+    logger.info("Wrote %s (%s).", flags.destination, flags.format)
+    return DONE
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
-    setup_logging()
-    try:
-        export(parse_arguments(arguments))
-    except UserError as error:
-        logger.error("%s", error)
-        return USER_ERROR_EXIT_CODE
-    return 0
+    return run_command(run, arguments)
 
 
 if __name__ == "__main__":

@@ -283,15 +283,15 @@ def read_initial_weights(
 
 def with_weights(state: TrainState, weights: dict) -> TrainState:
     """The state with those of its parameters that `weights` has values for."""
-    params = jax.tree.map(
-        lambda fresh, given: (
-            fresh
-            if isinstance(given, jax.ShapeDtypeStruct)
-            else jax.device_put(given, fresh.sharding)
-        ),
-        state.params,
-        weights,
-    )
+
+    def fill(fresh: jax.Array, given: Any) -> jax.Array:
+        if isinstance(given, jax.ShapeDtypeStruct):
+            return fresh
+        if isinstance(given, np.ma.MaskedArray):  # Single layers start fresh.
+            given = jnp.where(given.mask, fresh, given.data)
+        return jax.device_put(given, fresh.sharding)
+
+    params = jax.tree.map(fill, state.params, weights)
     ema = state.ema and jax.tree.map(jnp.copy, params)
     return state._replace(params=params, ema=ema)
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.errors import WeightsError
@@ -101,7 +100,7 @@ class Adaptation:
     def apply(
         self, shapes: Mapping[str, Shape], fresh: Callable[[str], Any]
     ) -> tuple[dict[str, Any], Report]:
-        """Parameters by name, and what became of each.
+        """Parameters by name, and what became of each; single layers that start fresh are masked.
 
         Args:
           shapes: of the model's parameters, by name.
@@ -143,7 +142,8 @@ class Adaptation:
             )
         status = "resized" if note else "loaded"
         if skipped.any():
-            array = jnp.where(skipped.reshape(-1, *[1] * (array.ndim - 1)), fresh(name), array)
+            mask = skipped.reshape(-1, *[1] * (array.ndim - 1))
+            array = np.ma.masked_array(array, np.broadcast_to(mask, array.shape))
             note = f"{skipped.sum()} of {len(skipped)} layers fresh: {self.skip!r}"
         return array, Row(status, name, source_shape, shape, note)
 

@@ -74,9 +74,9 @@ def read_weights(
       WeightsError: it is none of these, damaged, or does not say enough.
       CheckpointError: a workdir has no such checkpoint.
     """
-    path = os.fspath(path)
+    path, is_run = os.fspath(path), is_workdir(path)
     try:
-        if is_run(path):
+        if is_run:
             weights = native.read_run(path, checkpoint, ema, average)
         elif checkpoint != "latest" or ema or average is not None:
             raise WeightsError("it is no run's workdir, which alone has checkpoints and averages.")
@@ -88,15 +88,19 @@ def read_weights(
     except UserError as error:
         kind = CheckpointError if isinstance(error, CheckpointError) else WeightsError
         raise kind(f"{path}: {error}") from error
-    except (OSError, ImportError) as error:  # A bucket may take a package that is not there.
+    except OSError as error:
         raise WeightsError(f"{path}: it cannot be read: {error}.") from error
 
 
-def is_run(path: str) -> bool:
-    """Whether it is a run's workdir, here or in a bucket."""
+def is_workdir(path: str | os.PathLike[str]) -> bool:
+    """Whether a run keeps its checkpoints there, on this machine or in a bucket."""
+    path = os.fspath(path)
     if "://" in path and not path.startswith(BUCKETS):
-        raise WeightsError("it is not on this machine: download it first.")
-    return (epath.Path(path) / "checkpoints").exists()
+        raise WeightsError(f"{path}: it is not on this machine: download it first.")
+    try:
+        return (epath.Path(path) / "checkpoints").exists()
+    except (OSError, ImportError) as error:  # A bucket may take a package that is not there.
+        raise WeightsError(f"{path}: it cannot be read: {error}.") from error
 
 
 def find_file(path: str) -> str:

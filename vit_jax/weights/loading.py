@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from etils import epath
 from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -17,7 +16,7 @@ from vit_jax.model_file import ModelFile
 from vit_jax.models import registry
 from vit_jax.weights import architecture
 from vit_jax.weights.adapt import Adaptation, Report
-from vit_jax.weights.formats import read_weights
+from vit_jax.weights.formats import is_workdir, read_weights
 from vit_jax.weights.resize import check_method
 from vit_jax.weights.source import Hints, Weights
 
@@ -104,14 +103,14 @@ def initialize_from(
       source_grid, position_resize: as for `load_model`.
 
     Returns:
-      The parameters, nested as `fresh`, those from the file as numpy arrays; what became of each;
-      and the file's description, whose preprocessing the weights expect.
+      The parameters, nested as `fresh`, those from the file as numpy arrays, masked where single
+      layers start fresh; what became of each; and the file's description, whose preprocessing the weights expect.
 
     Raises:
       WeightsError: the file cannot be read, is of another architecture, or `skip` matches nothing.
     """
     # Only these: the model's other options may be defaults, which say nothing about the file.
-    if not epath.Path(path).exists():
+    if not is_workdir(path) and not os.path.exists(path):
         raise WeightsError(f"{path} does not exist: name the weights with --config.init=PATH.")
     known = {key: getattr(options, key) for key in HINTS if hasattr(options, key)}
     weights = read_weights(path, Hints(known, source_grid), checkpoint=checkpoint, ema=ema)
