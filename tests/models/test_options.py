@@ -222,6 +222,10 @@ REFUSED = {
     "model.image_size 10 (height) is not divisible by model.patch_size 4": {"image_size": 10},
     "the nearest sizes that are: 8 and 12": {"image_size": (12, 10)},
     "model.dtype='float16': must be one of float32, bfloat16": {"dtype": "float16"},
+    "model.norm_after_pooling='no': must be true or false": {"norm_after_pooling": "no"},
+    "model.class_token=2: must be true, false or None": {"class_token": 2},
+    "model.head_bias='-10': must be a number": {"head_bias": "-10"},
+    "model.gelu=['erf']: must be text": {"gelu": ["erf"]},
 }
 
 
@@ -242,6 +246,7 @@ def test_what_makes_no_sense_is_refused_by_name(message):
         ("AxialResNet50", {"num_heads": 5}, "model.num_heads=5: twice it must divide 64"),
         ("AxialResNet50", {"preactivation": True}, "post-activation only"),
         ("BiT-R50x1", {"stage_depths": (3, 0)}, "model.stage_depths=(3, 0): must be positive"),
+        ("BiT-R50x1", {"stage_depths": (10**9,)}, "must be positive integers up to 1000"),
         ("BiT-R50x1", {"width_factor": 0.3}, "model.width_factor=0.3: 64 times it must be"),
         ("BiT-R50x1", {"pool_padding": "same"}, "must be one of zeros, infinity"),
         ("R+ViT-Ti/16", {"image_size": 100}, "patch_size 8 times the stem's 4: the nearest sizes"),

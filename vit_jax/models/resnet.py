@@ -136,7 +136,7 @@ def check_stages(options: ModelOptions, depths_field: str, factor_field: str) ->
     depths, factor = getattr(options, depths_field), getattr(options, factor_field)
     if not all(isinstance(depth, int) and 0 < depth <= MOST_UNITS for depth in depths):
         raise ConfigError(
-            f"model.{depths_field}={depths}: must be integers from 1 to {MOST_UNITS}, one a stage."
+            f"model.{depths_field}={depths}: must be positive integers up to {MOST_UNITS}, one a stage."
         )
     if not isinstance(factor, int | float) or factor <= 0 or 64 * factor % NUM_GROUPS:
         raise ConfigError(
