@@ -51,10 +51,10 @@ def test_digits_split_is_stratified_and_fixed(data):
 
 def test_digits_do_not_import_scikit_learn():
     program = (
-        "import sys; from ml_collections import ConfigDict;"
+        "import sys; from vit_jax.config import default_config;"
         "from vit_jax.data.sources import open_source;"
-        "open_source(ConfigDict({'source': 'digits'}), 'train', image_size=(8, 8), channels=1,"
-        " num_classes=0);"
+        "data = default_config().data; data.source = 'digits';"
+        "open_source(data, 'train', image_size=(8, 8), channels=1, num_classes=0);"
         "assert 'sklearn' not in sys.modules and 'tensorflow_datasets' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
