@@ -12,7 +12,7 @@ from etils import epath
 from tensorboardX import record_writer
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from vit_jax.logging import MetricsWriter, image_grid
+from vit_jax.logging import MetricsWriter
 
 
 def read_records(workdir):
@@ -103,24 +103,25 @@ class TestMetricsWriter:
     def test_other_processes_write_nothing(self, tmp_path):
         writer = MetricsWriter(tmp_path, start_step=0, is_writer=False)
         writer.write(1, {"train/loss": 1.0})
-        writer.write_images(1, "images", np.zeros((1, 2, 2, 3), np.uint8))
+        writer.write_image(1, "image", np.zeros((2, 2, 3), np.uint8))
         writer.write_text(1, "config", "text")
         writer.flush()
         writer.close()
         assert writer.last_record == {}
         assert list(tmp_path.iterdir()) == []
 
-    def test_images_and_text_go_to_tensorboard(self, tmp_path):
-        images = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), np.uint8)
+    def test_images_and_text_go_to_tensorboard_and_images_to_files_too(self, tmp_path):
+        written = np.random.default_rng(0).integers(0, 256, (4, 5, 3), np.uint8)
         writer = MetricsWriter(tmp_path, start_step=0)
-        writer.write_images(7, "train/images", images)
+        writer.write_image(7, "train/batch", written)
         writer.write_text(7, "config", "a: 1")
         writer.close()
         (path,) = (tmp_path / "tensorboard").iterdir()
         image, text = (event.summary.value[0] for event in read_events(path)[-2:])
-        assert image.tag == "train/images"
+        assert image.tag == "train/batch"
         decoded = PIL.Image.open(io.BytesIO(image.image.encoded_image_string))
-        np.testing.assert_array_equal(np.asarray(decoded), image_grid(images))
+        np.testing.assert_array_equal(np.asarray(decoded), written)
+        np.testing.assert_array_equal(PIL.Image.open(tmp_path / "batch.png"), written)
         assert text.tensor.string_val == [b"a: 1"]
 
 
@@ -216,10 +217,3 @@ def test_object_stores_get_the_whole_file_at_each_flush(monkeypatch):
     ends = {record["step"]: record["end"] for record in map(json.loads, written)}
     assert ends == {1: 3, 2: 3, 3: 4, 4: 4}
     assert len(written) == 4
-
-
-def test_image_grid_goes_row_by_row():
-    images = np.arange(1, 6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
-    grid = image_grid(images)
-    assert grid.shape == (4, 9, 1)
-    np.testing.assert_array_equal(grid[::2, ::3, 0], [[1, 2, 3], [4, 5, 0]])

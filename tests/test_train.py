@@ -160,7 +160,7 @@ def test_run_writes_what_it_promises(tmp_path):
     assert records[-1] == last
     assert last["eval/count"] == last["eval_ema/count"] == 360
     assert records[0]["train/learning_rate"] == 0
-    assert {"model.json", "config.json", "checkpoints", "tensorboard"} <= {
+    assert {"model.json", "config.json", "checkpoints", "tensorboard", "augmented_batch.png"} <= {
         path.name for path in tmp_path.iterdir()
     }
     assert train.run(config, tmp_path) == last  # Nothing is left to do.

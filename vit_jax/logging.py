@@ -4,6 +4,7 @@
 moment: a run that resumes from step *s* cuts what came after *s*, so no step appears twice.
 """
 
+import io
 import json
 import logging
 import math
@@ -18,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from PIL import Image
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -106,7 +108,7 @@ class MetricsWriter:
         self._record: dict[str, Any] = {}
         if not is_writer:
             return
-        workdir = epath.Path(workdir)
+        self._workdir = workdir = epath.Path(workdir)
         path = workdir / "metrics.jsonl"
         lines, self.last_record, self.last_values = _read_up_to(path, start_step)
         self._next_step = self.last_record.get("step", -1) + 1
@@ -132,10 +134,17 @@ class MetricsWriter:
         self._record["step"] = step
         self._record.update({name: _as_number(value) for name, value in metrics.items()})
 
-    def write_images(self, step: int, name: str, images: np.ndarray) -> None:
-        """Writes `images`, uint8 [N, H, W, C] with C of 1, 3 or 4, as one grid to TensorBoard."""
-        if self._is_writer:
-            self._write_event(step, summary.image(name, image_grid(images), dataformats="HWC"))
+    def write_image(self, step: int, name: str, image: np.ndarray) -> None:
+        """Writes `image`, uint8 [H, W, C], to TensorBoard, and to the workdir as a PNG file.
+
+        The file of "train/batch" is `batch.png`.
+        """
+        if not self._is_writer:
+            return
+        self._write_event(step, summary.image(name, image, dataformats="HWC"))
+        png = io.BytesIO()
+        Image.fromarray(image).save(png, "PNG")
+        (self._workdir / f"{name.rpartition('/')[2]}.png").write_bytes(png.getvalue())
 
     def write_text(self, step: int, name: str, text: str) -> None:
         """Writes `text` (Markdown) to TensorBoard."""
@@ -249,17 +258,6 @@ def _open_events(directory: epath.Path, start_step: int) -> EventsWriter:
     start = SessionLog(status=SessionLog.START)
     writer.write_event(Event(step=purge_step, wall_time=time.time(), session_log=start))
     return writer
-
-
-def image_grid(images: np.ndarray) -> np.ndarray:
-    """Lays out images [N, H, W, C] row by row in a near-square grid [rows·H, columns·W, C]."""
-    count, height, width, channels = images.shape
-    columns = math.ceil(math.sqrt(count))
-    rows = math.ceil(count / columns)
-    padded = np.zeros((rows * columns, height, width, channels), images.dtype)
-    padded[:count] = images
-    grid = padded.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
-    return grid.reshape(rows * height, columns * width, channels)
 
 
 class Clock:

@@ -89,9 +89,9 @@ class StepLog:
         numbers = "  ".join(f"{name} {value:.5g}" for name, value in metrics.items())
         self._console.line(f"step {step}: {numbers}")
 
-    def write_images(self, step: int, name: str, images: np.ndarray) -> None:
-        """Writes images, uint8 [N, H, W, C], to TensorBoard."""
-        self._writer.write_images(step, name, images)
+    def write_image(self, step: int, name: str, image: np.ndarray) -> None:
+        """Writes an image, uint8 [H, W, C], to TensorBoard and, as a PNG file, to the workdir."""
+        self._writer.write_image(step, name, image)
 
     def flush(self) -> None:
         """Returns when everything reported is on disk."""

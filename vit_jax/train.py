@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -31,6 +30,7 @@ from vit_jax.optimizer import build_optimizer
 from vit_jax.overview import describe_run
 from vit_jax.parameters import TrainablePart, trainable_part
 from vit_jax.preemption import PreemptedError
+from vit_jax.preview import Preview, make_preview
 from vit_jax.profiling import Profiler
 from vit_jax.schedules import Schedule, make_schedule
 from vit_jax.step_log import StepLog
@@ -38,9 +38,7 @@ from vit_jax.weights.loading import initialize_from
 
 logger = logging.getLogger(__name__)
 
-STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters,
-MIXING_STREAM = 0x3117  # and, within a step, mixing's from dropout's.
-SAMPLE_IMAGES = 16  # Of the first batch, written to TensorBoard.
+STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters.
 
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 Evaluate = Callable[[TrainState], dict[str, float]]
@@ -111,6 +109,7 @@ def run(
 
     forward = make_forward(model_structure(file.name, options), file.preprocessing, mesh)
     train_step = make_train_step(config, forward, optimizer, trainable, schedule, abstract, mesh)
+    preview = make_preview(config, options.num_classes, dataset.class_names, mesh)
     evaluate = make_evaluate(config, dataset, forward, mesh)
     log = StepLog(
         directory,
@@ -126,7 +125,18 @@ def run(
         batches = train_batches(config, dataset, rows, start=start_step, stop=durations.total)
         profiler = Profiler(config.profile, directory)
         stop = stop or threading.Event()
-        train(durations, state, train_step, batches, evaluate, checkpoints, log, profiler, stop)
+        train(
+            durations,
+            state,
+            train_step,
+            batches,
+            preview,
+            evaluate,
+            checkpoints,
+            log,
+            profiler,
+            stop,
+        )
     finally:
         log.close()
         checkpoints.close()
@@ -336,8 +346,9 @@ def make_train_step(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         weight = batch["mask"].astype(jnp.float32)
         batch = {**batch, "weight": weight / weight.sum()}
-        key = step_key(config.seed, state.step)
-        batch = pair(batch, jax.random.fold_in(key, MIXING_STREAM), config.mixing)
+        stream = jax.random.fold_in(jax.random.key(config.seed), STEP_STREAM)
+        key = jax.random.fold_in(stream, state.step)
+        batch = pair(batch, state.step, config.seed, config.mixing)
         batch = jax.lax.with_sharding_constraint(batch, sharding.batch_sharding(mesh))
         value, gradients = accumulate(gradient, num_micro, state.params, batch, key, mesh)
         part = trainable.select(state.params)
@@ -352,11 +363,6 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state, ema), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(places, sharding.replicated(mesh)))
-
-
-def step_key(seed: int, step: jax.Array) -> jax.Array:
-    """The key of everything random in one update."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), STEP_STREAM), step)
 
 
 def accumulate(
@@ -428,6 +434,7 @@ def train(
     state: TrainState,
     train_step: TrainStep,
     batches: Iterator[Batch],
+    preview: Preview,
     evaluate: Evaluate,
     checkpoints: Checkpoints,
     log: StepLog,
@@ -450,7 +457,7 @@ def train(
             with log.waiting_for_data():
                 batch = next(batches)
             if step == start + 1:
-                log.write_images(step, "train/first_batch", sample_images(batch))
+                log.write_image(step, "train/augmented_batch", preview(batch, step))
                 train_step = train_step.lower(state, batch).compile()
                 log.start(start)
             profiler.before(step)
@@ -474,8 +481,3 @@ def train(
                     checkpoints.save(step, state, results)
             if stopping and not last:
                 raise PreemptedError(f"Stopped after step {step}, which is saved.")
-
-
-def sample_images(batch: Batch) -> np.ndarray:
-    """The first few images on this process's first device, uint8 [N, H, W, C]."""
-    return jax.device_get(batch["image"].addressable_shards[0].data)[:SAMPLE_IMAGES]

@@ -16,6 +16,8 @@ from ml_collections import ConfigDict
 
 Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C]; label int32 [B]; mask bool [B]; ...
 
+STREAM = 0x3117  # Keeps its random keys apart from all others of the seed.
+
 
 class Form(NamedTuple):
     """Whose code is followed: who a row's partner is, and how much of the row itself stays."""
@@ -62,7 +64,7 @@ def cutmix_share(config: ConfigDict) -> float:
     return config.cutmix_probability if config.mixup_alpha else 1.0
 
 
-def pair(batch: Batch, key: jax.Array, config: ConfigDict) -> Batch:
+def pair(batch: Batch, step: jax.Array, seed: int, config: ConfigDict) -> Batch:
     """Adds to each row its partner, and how the partner lies over it.
 
     The draws are the same for all rows: whether the batch is mixed, by mixup or by CutMix, λ and
@@ -70,7 +72,8 @@ def pair(batch: Batch, key: jax.Array, config: ConfigDict) -> Batch:
 
     Args:
       batch: image uint8 [B, H, W, C], label [B, ...], mask bool [B].
-      key: of this step.
+      step: completed updates.
+      seed: of the run.
       config: `config.mixing`.
 
     Returns:
@@ -82,6 +85,7 @@ def pair(batch: Batch, key: jax.Array, config: ConfigDict) -> Batch:
         return batch
     form = FORMS[config.form]
     rows, height, width, _ = batch["image"].shape
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), STREAM), step)
     partner_key, mixes_key, cuts_key, share_key, box_key = jax.random.split(key, 5)
     mixes = jax.random.bernoulli(mixes_key, config.probability)
     cuts = jax.random.bernoulli(cuts_key, cutmix_share(config))
