@@ -197,11 +197,11 @@ def test_probability_and_switch():
 def test_it_is_described_in_words():
     assert describe(mixing()) == []
     assert describe(mixing(mixup_alpha=0.2)) == [
-        "mixup(alpha=0.2): blended with the row before, at λ ≥ 1/2, in 100% of the batches"
+        "mixup(alpha=0.2): blended with the row before, in 100% of the batches, as in big_vision"
     ]
     assert describe(mixing(form="deit", **BOTH, cutmix_probability=0.25, probability=0.8)) == [
-        "mixup(alpha=0.8): blended with a random row, in 60% of the batches",
-        "cutmix(alpha=1.0): a rectangle of a random row laid over, in 20% of the batches",
+        "mixup(alpha=0.8): blended with a random row, in 60% of the batches, as in deit",
+        "cutmix(alpha=1.0): a rectangle of a random row laid over, in 20% of the batches, as in deit",
     ]
 
 

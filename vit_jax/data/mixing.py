@@ -31,7 +31,7 @@ FORMS = {
     "big_vision": Form(
         partners=lambda x, key: jnp.roll(x, 1, axis=0),
         kept=lambda share: jnp.maximum(share, 1 - share),
-        meaning="the row before, at λ ≥ 1/2",
+        meaning="the row before",
     ),
     "deit": Form(
         partners=lambda x, key: x[jax.random.permutation(key, len(x))],
@@ -54,7 +54,11 @@ def describe(config: ConfigDict) -> list[str]:
         f"cutmix(alpha={config.cutmix_alpha}): a rectangle of {partner} laid over": share,
     }
     of_batches = {line: part * config.probability for line, part in lines.items() if is_on(config)}
-    return [f"{line}, in {part:.0%} of the batches" for line, part in of_batches.items() if part]
+    return [
+        f"{line}, in {part:.0%} of the batches, as in {config.form}"
+        for line, part in of_batches.items()
+        if part
+    ]
 
 
 def cutmix_share(config: ConfigDict) -> float:
