@@ -9,7 +9,7 @@ from vit_jax.data.dataset import open_dataset, train_batches
 from vit_jax.forward import make_forward
 from vit_jax.model_file import Preprocessing
 from vit_jax.optimizer import build_optimizer
-from vit_jax.parameters import trainable_part
+from vit_jax.parameter_groups import parameter_groups
 
 
 def mesh_of(num_devices: int = 8, **axes: int) -> jax.sharding.Mesh:
@@ -28,8 +28,9 @@ class Setup:
         self.durations = durations(config, self.dataset.num_train_examples)
         self.schedule = train.build_schedule(config, self.durations)
         params = train.abstract_params(config, self.options)
-        self.trainable = trainable_part(config.optimizer.freeze, params)
-        self.optimizer = build_optimizer(config.optimizer, self.schedule)
+        groups = parameter_groups(config.optimizer, params)
+        self.trainable = groups.trainable
+        self.optimizer = build_optimizer(config.optimizer, self.schedule, groups)
         initialize = train.make_initializer(config, self.options, self.optimizer, self.trainable)
         self.abstract = train.abstract_state(initialize, config.seed, mesh)
         self.state = train.initial_state(initialize, config.seed, self.abstract)

@@ -9,6 +9,7 @@ from vit_jax import sharding
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import default_config
 from vit_jax.optimizer import build_optimizer
+from vit_jax.parameter_groups import parameter_groups
 from vit_jax.parameters import path_name
 
 SHAPES = {"embedding/kernel": (8, 16), "blocks/kernel": (3, 16, 8), "head/bias": (5,)}
@@ -35,7 +36,8 @@ def make_state(
         params.setdefault(parent, {})[last] = jnp.zeros(shapes[name])
     config = default_config().optimizer
     config.update({"name": optimizer, "momentum_dtype": momentum_dtype, "weight_decay": 0.1})
-    opt_state = build_optimizer(config, lambda count: 1e-3).init(params)
+    groups = parameter_groups(config, params)
+    opt_state = build_optimizer(config, lambda count: 1e-3, groups).init(params)
     generator = np.random.default_rng(step)
 
     def fill(path, leaf):

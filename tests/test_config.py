@@ -93,6 +93,15 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("optimizer.b1", 1.0, "less than 1"),
         ("optimizer.momentum_dtype", "float16", "float32, bfloat16"),
         ("optimizer.accumulation_steps", 0, "must be at least 1"),
+        ("optimizer.layer_decay", 0.0, "from 0.01 to 1"),
+        ("optimizer.rate_multipliers", (("^head/", -1.0),), "pairs"),
+        ("optimizer.rate_multipliers", ("^head/", 2.0), "pairs"),
+        ("optimizer.decay_multipliers", (("(", 1.0),), "unterminated"),
+        ("optimizer.decay_multipliers", ((3, 1.0),), "first argument"),
+        ("optimizer.sharpness.rho", -0.1, "must be at least 0"),
+        ("label_smoothing", 1.0, "less than 1"),
+        ("schedule.boundaries", (0.3, 200), "shares of the run, from 0 to 1"),
+        ("schedule.end", -1.0, "must be at least 0"),
         ("schedule.name", "cosin", "the nearest: cosine"),
         ("mesh.fsdp", 0, "must be at least 1"),
         ("mesh.data", -2, "must be at least -1"),
@@ -105,7 +114,20 @@ def test_impossible_values_are_named(key, value, message):
     assert f"config.{key}=" in str(error.value)
 
 
-@pytest.mark.parametrize("duration", ["warmup", "eval_every", "checkpoint_every"])
+def test_the_binary_loss_takes_no_smoothing():
+    with pytest.raises(ConfigError, match="label_smoothing: the binary loss"):
+        validate(changed(loss="binary", label_smoothing=0.1))
+
+
+def test_options_of_another_optimizer_are_warned_of(caplog):
+    validate(changed(**{"optimizer.name": "sgd", "optimizer.b2": 0.95, "schedule.factor": 0.1}))
+    assert [record.getMessage() for record in caplog.records] == [
+        "config.optimizer.b2 has no effect: sgd has no such option.",
+        "config.schedule.factor has no effect: cosine has no such option.",
+    ]
+
+
+@pytest.mark.parametrize("duration", ["warmup", "cooldown", "eval_every", "checkpoint_every"])
 def test_a_duration_in_two_units_is_refused(duration):
     config = changed(**{f"{duration}_epochs": 1.0, f"{duration}_examples": 7})
     with pytest.raises(ConfigError, match=f"{duration}_epochs and config.{duration}_examples"):

@@ -26,6 +26,13 @@ def file(tmp_path):
         ("optimizer.learning_rate=3e-4", "optimizer.learning_rate", 3e-4),
         ("optimizer.learning_rate=1", "optimizer.learning_rate", 1.0),
         ("optimizer.name=sgd", "optimizer.name", "sgd"),
+        ("optimizer.b2=0.95", "optimizer.b2", 0.95),
+        ("schedule.boundaries=(0.3,0.6)", "schedule.boundaries", (0.3, 0.6)),
+        (
+            "optimizer.rate_multipliers=(('^head/',10.0),)",
+            "optimizer.rate_multipliers",
+            (("^head/", 10.0),),
+        ),
         ("data.flip=true", "data.flip", True),
         ("data.flip=False", "data.flip", False),
         ("data.train_crop=inception(0.2, 1)", "data.train_crop", "inception(0.2, 1)"),

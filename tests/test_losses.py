@@ -5,7 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.losses import LOSSES, sigmoid_cross_entropy, softmax_cross_entropy
+from vit_jax.losses import (
+    LOSSES,
+    binary_cross_entropy,
+    make_targets,
+    sigmoid_cross_entropy,
+    softmax_cross_entropy,
+)
 
 
 @pytest.fixture
@@ -25,7 +31,15 @@ def sigmoid_formula(logits, targets):
     return -(targets * np.log(probabilities) + (1 - targets) * np.log(1 - probabilities)).sum(-1)
 
 
-FORMULAS = [(softmax_cross_entropy, softmax_formula), (sigmoid_cross_entropy, sigmoid_formula)]
+def binary_formula(logits, targets):
+    return sigmoid_formula(logits, targets > 0) / logits.shape[-1]
+
+
+FORMULAS = [
+    (softmax_cross_entropy, softmax_formula),
+    (sigmoid_cross_entropy, sigmoid_formula),
+    (binary_cross_entropy, binary_formula),
+]
 
 
 @pytest.mark.parametrize(("loss", "formula"), FORMULAS)
@@ -46,6 +60,7 @@ def test_gradients_are_probabilities_less_targets(loss, formula, batch):
     expected = {
         softmax_formula: np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) - targets,
         sigmoid_formula: 1 / (1 + np.exp(-logits)) - targets,
+        binary_formula: (1 / (1 + np.exp(-logits)) - targets) / 5,
     }[formula]
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
@@ -72,3 +87,41 @@ def test_large_logits_stay_finite(name, size):
         value, gradient = jax.value_and_grad(lambda x, t=targets: LOSSES[name](x, t).sum())(logits)
         assert np.isfinite(value)
         assert np.isfinite(gradient).all()
+
+
+def test_binary_loss_counts_both_classes_of_a_mixed_image():
+    logits = jnp.array([[2.0, -1.0, 0.5]])
+    mixed = jnp.array([[0.9, 0.1, 0.0]])
+    expected = binary_cross_entropy(logits, jnp.array([[1.0, 1.0, 0.0]]))
+    np.testing.assert_array_equal(binary_cross_entropy(logits, mixed), expected)
+
+
+def test_targets_of_labels_are_one_hot():
+    targets = make_targets(jnp.array([2, 0]), 3)
+    np.testing.assert_array_equal(targets, [[0, 0, 1], [1, 0, 0]])
+    assert targets.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_targets_that_are_given_stay_as_they_are(dtype):
+    given = np.array([[1, 0, 1], [0, 0, 0]], dtype)
+    targets = make_targets(jnp.asarray(given), 3)
+    np.testing.assert_array_equal(targets, given)
+    assert targets.dtype == jnp.float32
+
+
+def test_smoothing_spreads_a_share_evenly():
+    targets = make_targets(jnp.array([1]), 4, smoothing=0.1)
+    np.testing.assert_allclose(targets, [[0.025, 0.925, 0.025, 0.025]], rtol=1e-6)
+    mixed = make_targets(jnp.array([[0.3, 0.7, 0, 0]]), 4, smoothing=0.1)
+    np.testing.assert_allclose(mixed.sum(), 1, rtol=1e-6)
+    np.testing.assert_allclose(mixed, 0.9 * np.array([[0.3, 0.7, 0, 0]]) + 0.025, rtol=1e-6)
+
+
+def test_the_floor_of_the_smoothed_loss_is_the_entropy_of_its_targets():
+    targets = make_targets(jnp.array([0]), 2, smoothing=0.1)  # 0.95 and 0.05
+    entropy = -(0.95 * np.log(0.95) + 0.05 * np.log(0.05))
+    best = jnp.array([[np.log(0.95), np.log(0.05)]])
+    np.testing.assert_allclose(softmax_cross_entropy(best, targets), entropy, rtol=1e-5)
+    for other in (-1.0, 0.1, 1.0):
+        assert softmax_cross_entropy(best + jnp.array([[other, 0]]), targets) > entropy

@@ -8,9 +8,10 @@ from tests.states import mesh_of
 from vit_jax import overview, sharding
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import Durations, default_config, model_options
+from vit_jax.parameter_groups import parameter_groups
 from vit_jax.schedules import make_schedule
 
-DURATIONS = Durations(total=100, warmup=10, eval_every=25, checkpoint_every=0)
+DURATIONS = Durations(total=100, warmup=10, cooldown=0, eval_every=25, checkpoint_every=0)
 
 
 def abstract_state(mesh):
@@ -31,13 +32,15 @@ def abstract_state(mesh):
 def describe(mesh, **values):
     config = default_config()
     config.update_from_flattened_dict({"data.source": "digits", **values})
+    state = abstract_state(mesh)
     return overview.describe_run(
         config,
         model_options(config, num_classes=10),
         1437,
         DURATIONS,
         make_schedule("cosine", base=1e-3, total_steps=100, warmup_steps=10),
-        abstract_state(mesh),
+        parameter_groups(config.optimizer, state.params),
+        state,
         mesh,
     )
 
@@ -53,7 +56,9 @@ def describe(mesh, **values):
         "batch     128 per update, 128 on each of 1 cpu devices (data=1 x fsdp=1 x tensor=1)",
         "length    100 updates (8.907 epochs), warm-up 10, evaluation every 25 and at the end, "
         "checkpoint at the end",
-        "optimizer adamw, learning rate 0 (update 1), 0.001 (update 11)",
+        "optimizer adamw (b1=0.9, b2=0.999, momentum_dtype=float32)",
+        "schedule  cosine (end=0.0): 0 (update 1), 0.001 (update 11)",
+        "decay_multipliers 'kernel$' x 1: 1 names, kernel",
         "kernel",
         "262,656",
     ],
@@ -95,6 +100,16 @@ def test_the_batch_is_described(axes, accumulation, text):
     assert text in overview.describe_batch(config, mesh_of(8, **axes))
 
 
+def test_the_cooldown_is_among_the_learning_rates():
+    schedule = make_schedule(
+        "constant", base=0.01, total_steps=101, warmup_steps=10, cooldown_steps=20
+    )
+    text = overview.describe_schedule(schedule, Durations(101, 10, 20, 0, 0))
+    assert text == (
+        "0 (update 1), 0.01 (update 11), 0.01 (update 51), 0.01 (update 82), 0.0005 (update 101)"
+    )
+
+
 @pytest.mark.parametrize(
     ("total", "warmup", "text"),
     [
@@ -110,5 +125,5 @@ def test_the_batch_is_described(axes, accumulation, text):
 )
 def test_the_learning_rate_is_described(total, warmup, text):
     schedule = make_schedule("cosine", base=0.01, total_steps=total, warmup_steps=warmup)
-    durations = Durations(total, warmup, 0, 0)
+    durations = Durations(total, warmup, 0, 0, 0)
     assert overview.describe_schedule(schedule, durations) == text

@@ -16,6 +16,7 @@ from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
 from vit_jax.models import registry
 from vit_jax.optimizer import build_optimizer
+from vit_jax.parameter_groups import parameter_groups
 from vit_jax.parameters import path_name
 
 SMALL = {"width": 128, "depth": 3, "num_heads": 4, "mlp_width": 512, "num_classes": 10}
@@ -164,7 +165,8 @@ def state():
     mesh = mesh_of(fsdp=8)
     config = default_config().optimizer
     config.update({"weight_decay": 0.1, "grad_clip_norm": 1.0})
-    optimizer = build_optimizer(config, lambda count: 1e-3)
+    groups = parameter_groups(config, abstract_params("ViT-Ti/16", image_size=64, **SMALL))
+    optimizer = build_optimizer(config, lambda count: 1e-3, groups)
     options = registry.model_options("ViT-Ti/16", image_size=64, **SMALL)
 
     def initialize():

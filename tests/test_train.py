@@ -15,7 +15,7 @@ from vit_jax import sharding, train
 from vit_jax.checkpoint import TrainState, restore_params
 from vit_jax.config import default_config
 from vit_jax.optimizer import build_optimizer
-from vit_jax.parameters import trainable_part
+from vit_jax.parameter_groups import parameter_groups
 from vit_jax.schedules import make_schedule
 
 MESHES = [
@@ -43,7 +43,8 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
         "adamw": {"name": "linear", "base": 3e-3, "warmup_steps": 4},
     }
     schedule = make_schedule(total_steps=12, **recipe[optimizer])
-    transformation = build_optimizer(config.optimizer, schedule)
+    groups = parameter_groups(config.optimizer, params)
+    transformation = build_optimizer(config.optimizer, schedule, groups)
 
     def forward(params, images, key=None):
         del key
@@ -52,8 +53,9 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
     mesh = mesh_of(1)
     state = TrainState(jnp.int32(0), params, transformation.init(params), None)
     state = jax.device_put(state, sharding.replicated(mesh))
-    everything = trainable_part("", params)
-    step = train.make_train_step(config, forward, transformation, everything, schedule, state, mesh)
+    step = train.make_train_step(
+        config, forward, transformation, groups.trainable, schedule, state, mesh
+    )
     batch = {
         "image": jnp.asarray(file["images"]),
         "label": jnp.asarray(file["labels"]),

@@ -6,6 +6,7 @@ a key that is not declared here is an error, in a config file as on the command 
 
 import dataclasses
 import difflib
+import logging
 import math
 import re
 from typing import Any
@@ -19,12 +20,15 @@ from vit_jax.errors import ConfigError
 from vit_jax.losses import LOSSES
 from vit_jax.models import registry
 from vit_jax.optimizer import OPTIMIZERS
-from vit_jax.schedules import LINEAR_END, SCHEDULES
+from vit_jax.options import unused_options
+from vit_jax.schedules import SCHEDULES
 from vit_jax.weights.resize import POSITION_RESIZES, is_grid
+
+logger = logging.getLogger(__name__)
 
 # The units of a duration. One is given; `total_steps` wins over the others.
 UNITS = ("steps", "epochs", "examples")
-DURATIONS = ("total", "warmup", "eval_every", "checkpoint_every")
+DURATIONS = ("total", "warmup", "cooldown", "eval_every", "checkpoint_every")
 
 # What a key may be, where its type does not say it.
 CHOICES = {
@@ -58,7 +62,15 @@ RANGES = {  # lowest, highest; both included, and finite
     "optimizer.learning_rate": (0, ANY),
     "optimizer.weight_decay": (0, ANY),
     "optimizer.grad_clip_norm": (0, ANY),
+    "optimizer.layer_decay": (0.01, 1),
     "optimizer.accumulation_steps": (1, ANY),
+    "optimizer.sharpness.rho": (0, ANY),
+    "optimizer.sharpness.rho_min": (0, ANY),
+    "optimizer.sharpness.alpha": (0, ANY),
+    "schedule.warmup_start": (0, ANY),
+    "schedule.end": (0, ANY),
+    "schedule.timescale": (1, ANY),
+    "schedule.factor": (0, ANY),
     "mesh.data": (-1, ANY),
     "mesh.fsdp": (1, ANY),
     "mesh.tensor": (1, ANY),
@@ -67,16 +79,32 @@ RANGES = {  # lowest, highest; both included, and finite
     **{f"{duration}_{unit}": (0, ANY) for duration in DURATIONS for unit in UNITS},
 }
 # At 1 a moving average never moves.
-FROM_ZERO_BELOW_ONE = ("ema_decay", "optimizer.b1", "optimizer.b2", "optimizer.momentum")
+FROM_ZERO_BELOW_ONE = (
+    *("ema_decay", "label_smoothing"),
+    *("optimizer.b1", "optimizer.b2", "optimizer.momentum"),
+)
 
 EXPRESSIONS = ("init_skip", "optimizer.freeze")  # Regular expressions.
+RULES = ("optimizer.rate_multipliers", "optimizer.decay_multipliers")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < ANY
+
+
+def _is_rule(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and _is_number(value[1])
+
+
 # What the elements of tuples are, and how to call them.
 ELEMENTS = {
     "data.classes": (lambda value: isinstance(value, str), "names in quotes, such as ('0','1')"),
-    "sweep.learning_rates": (
-        lambda value: isinstance(value, int | float) and 0 <= value < ANY,
-        "finite numbers from 0 on",
+    "sweep.learning_rates": (_is_number, "finite numbers from 0 on"),
+    "schedule.boundaries": (
+        lambda value: _is_number(value) and value <= 1,
+        "shares of the run, from 0 to 1",
     ),
+    **dict.fromkeys(RULES, (_is_rule, "pairs (expression, factor), such as (('^head/', 10.0),)")),
 }
 
 
@@ -96,7 +124,8 @@ def default_config() -> ConfigDict:
     config.log_every_steps = 50  # Of the console and the metrics files.
     config.keep_checkpoints = 1  # The latest so many are kept, and the best one.
     config.best_metric = "eval/accuracy"  # The highest is best; "": keep no best checkpoint.
-    config.loss = "softmax"  # softmax | sigmoid (summed over classes)
+    config.loss = "softmax"  # softmax | sigmoid (summed over classes) | binary (DeiT-III's)
+    config.label_smoothing = 0.0  # Share of the training targets spread over all classes.
     config.ema_decay = 0.0  # Of the averaged parameters; 0: none.
     config.init = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
     config.init_skip = ""  # Regular expression of parameters that start fresh all the same.
@@ -136,20 +165,34 @@ def default_config() -> ConfigDict:
     config.model = _model_config()
 
     config.optimizer = optimizer = ConfigDict()
-    optimizer.name = "adamw"  # adamw | sgd
+    optimizer.name = "adamw"  # adamw | sgd | lion | lamb | adafactor | muon
     optimizer.learning_rate = 1e-3  # At its peak, for the whole batch.
     optimizer.weight_decay = 0.0  # Times the learning rate, on kernels only.
     optimizer.grad_clip_norm = 0.0  # Of the global norm; 0: none.
-    optimizer.b1 = 0.9  # Decay of Adam's first moment.
-    optimizer.b2 = 0.999  # Decay of Adam's second moment.
-    optimizer.momentum = 0.9  # Of sgd.
-    optimizer.momentum_dtype = "float32"  # Or bfloat16; sgd's momentum, Adam's first moment.
-    optimizer.freeze = ""  # Regular expression of parameters that stay as they are.
+    # What is None has the chosen optimiser's own default: see `vit_jax/optimizer/`.
+    optimizer.b1 = placeholder(float)  # Decay of the first moment.
+    optimizer.b2 = placeholder(float)  # Decay of the second moment; Adafactor's highest.
+    optimizer.momentum = placeholder(float)  # Of sgd, adafactor and muon.
+    optimizer.momentum_dtype = placeholder(str)  # Of the first moment: float32 | bfloat16
+    # Regular expressions of names such as blocks/07/mlp/dense1/kernel: see docs/training.md.
+    optimizer.freeze = ""  # Parameters that stay as they are.
+    optimizer.rate_multipliers = ()  # Pairs (expression, factor); the first that matches counts.
+    optimizer.decay_multipliers = (("kernel$", 1.0),)  # The same; what none matches: no decay.
+    optimizer.layer_decay = 1.0  # Of the rate, from each block to the one below it.
     optimizer.accumulation_steps = 1  # The batch is split into so many micro-batches.
+    optimizer.sharpness = sharpness = ConfigDict()  # Sharpness-aware minimisation.
+    sharpness.rho = 0.0  # How far uphill the gradient is taken; 0: off.
+    sharpness.rho_min = placeholder(float)  # At the lowest rate, as in GSAM; None: as `rho`.
+    sharpness.alpha = 0.0  # GSAM's.
 
     config.schedule = schedule = ConfigDict()
-    schedule.name = "cosine"  # cosine | linear | constant
-    schedule.linear_end = LINEAR_END  # The last rate of linear decay.
+    schedule.name = "cosine"  # cosine | linear | rsqrt | constant | step
+    schedule.warmup_start = 0.0  # The rate that the warm-up starts from.
+    # What is None has the chosen schedule's own default: see `vit_jax/schedules.py`.
+    schedule.end = placeholder(float)  # The last rate of cosine (0) and linear (1e-5).
+    schedule.timescale = placeholder(float)  # Of rsqrt (10,000), in updates.
+    schedule.boundaries = placeholder(tuple)  # Of step (0.3, 0.6, 0.9), in shares of the run.
+    schedule.factor = placeholder(float)  # Of step (0.1): at each boundary.
 
     config.sweep = sweep = ConfigDict()  # Of `python -m vit_jax.sweep` alone.
     sweep.learning_rates = ()  # To compare.
@@ -204,36 +247,45 @@ def validate(config: ConfigDict) -> None:
     """Raises ConfigError, naming the key, for a value that cannot work."""
     for key, choices in CHOICES.items():
         value = lookup(config, key)
-        if value not in choices:
+        if value is not None and value not in choices:
             near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0)[0]
             raise ConfigError(
                 f"config.{key}={value!r}: must be one of {', '.join(choices)}; the nearest: {near}."
             )
     for key, (lowest, highest) in RANGES.items():
-        value = lookup(config, key)
+        if (value := lookup(config, key)) is None:
+            continue
         if not lowest <= value <= highest or math.isinf(value):  # NaN is in no range.
             limit = f"at least {lowest}" if highest == ANY else f"from {lowest} to {highest}"
             raise ConfigError(f"config.{key}={value}: must be {limit}.")
     for key in FROM_ZERO_BELOW_ONE:
-        if not 0 <= (value := lookup(config, key)) < 1:
+        if (value := lookup(config, key)) is not None and not 0 <= value < 1:
             raise ConfigError(f"config.{key}={value}: must be at least 0 and less than 1.")
     for key, (accepts, expected) in ELEMENTS.items():
-        for value in lookup(config, key):
+        for value in lookup(config, key) or ():
             if not accepts(value):
                 raise ConfigError(
                     f"config.{key}={lookup(config, key)}: its elements must be {expected}."
                 )
     train_operations(config.data)
     for key in EXPRESSIONS:
-        try:
-            re.compile(lookup(config, key))
-        except re.error as error:
-            raise ConfigError(f"config.{key}={lookup(config, key)!r}: {error}.") from error
+        _check_expression(key, lookup(config, key))
+    for key in RULES:
+        for expression, _ in lookup(config, key):
+            _check_expression(key, expression)
     grid = config.init_source_grid
     if grid and not is_grid(grid):
         raise ConfigError(
             f"config.init_source_grid={grid}: must be (rows, columns), or () for none."
         )
+    if config.loss == "binary" and config.label_smoothing:
+        raise ConfigError(
+            "config.label_smoothing: the binary loss counts any target above 0 as 1; set it to 0."
+        )
+    for section, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+        for key in unused_options(config[section], choices):
+            name = config[section].name
+            logger.warning("config.%s.%s has no effect: %s has no such option.", section, key, name)
     for duration in DURATIONS:
         given = [key for unit in UNITS if config[key := f"{duration}_{unit}"]]
         # An explicit total_steps shortens any preset.
@@ -241,6 +293,13 @@ def validate(config: ConfigDict) -> None:
             raise ConfigError(
                 f"config.{given[0]} and config.{given[1]} are both set: set one of them to 0."
             )
+
+
+def _check_expression(key: str, expression: Any) -> None:
+    try:
+        re.compile(expression)
+    except (re.error, TypeError) as error:
+        raise ConfigError(f"config.{key}={expression!r}: {error}.") from error
 
 
 def lookup(config: ConfigDict, key: str) -> Any:
@@ -256,6 +315,7 @@ class Durations:
 
     total: int
     warmup: int
+    cooldown: int
     eval_every: int
     checkpoint_every: int
 

@@ -13,7 +13,10 @@ from vit_jax.config import Durations
 from vit_jax.data import mixing
 from vit_jax.data.transforms import describe_training
 from vit_jax.logging import format_count, parameter_overview
-from vit_jax.schedules import Schedule
+from vit_jax.optimizer import OPTIMIZERS
+from vit_jax.options import Choices, chosen_options
+from vit_jax.parameter_groups import ParameterGroups
+from vit_jax.schedules import SCHEDULES, Schedule
 
 NEXT_COLUMN = "\n" + " " * 10  # Goes on in the next line.
 
@@ -24,10 +27,11 @@ def describe_run(
     num_train_examples: int,
     durations: Durations,
     schedule: Schedule,
+    groups: ParameterGroups,
     state: TrainState,
     mesh: Mesh,
 ) -> str:
-    """The model, data, batch, durations and learning rate of a run, and its table of parameters.
+    """The model, data, batch, durations and learning rate of a run, and tables of parameters.
 
     Args:
       config: of the run.
@@ -35,6 +39,7 @@ def describe_run(
       num_train_examples: that make an epoch.
       durations: in updates.
       schedule: the learning rate by the number of completed updates.
+      groups: how each parameter is trained.
       state: shapes and shardings.
       mesh: of devices.
     """
@@ -48,10 +53,13 @@ def describe_run(
         f"images    {NEXT_COLUMN.join(images)}",
         f"batch     {describe_batch(config, mesh)}",
         f"length    {describe_durations(config, durations, num_train_examples)}",
-        f"optimizer {config.optimizer.name}, learning rate {describe_schedule(schedule, durations)}",
+        f"optimizer {describe_choice(config.optimizer, OPTIMIZERS)}",
+        f"schedule  {describe_choice(config.schedule, SCHEDULES)}: "
+        f"{describe_schedule(schedule, durations)}",
     ]
     if config.note:
         lines.append(f"note      {config.note}")
+    lines.append(groups.describe(config.optimizer.weight_decay))
     lines.append(parameter_overview(state.params))
     if mesh.size > 1:
         places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
@@ -75,6 +83,8 @@ def describe_durations(config: ConfigDict, durations: Durations, num_train_examp
     """How long the run is and how often it looks up."""
     epochs = durations.total * config.batch_size / num_train_examples
     parts = [f"{durations.total:,} updates ({epochs:.4g} epochs)", f"warm-up {durations.warmup:,}"]
+    if durations.cooldown:
+        parts.append(f"cooldown {durations.cooldown:,}")
     for what, every in (
         ("evaluation", durations.eval_every),
         ("checkpoint", durations.checkpoint_every),
@@ -83,8 +93,16 @@ def describe_durations(config: ConfigDict, durations: Durations, num_train_examp
     return ", ".join(parts)
 
 
+def describe_choice(section: ConfigDict, choices: Choices) -> str:
+    """A config section's choice and all its options: "adamw (b1=0.9, b2=0.999, ...)"."""
+    options = chosen_options(section, choices).items()
+    listed = ", ".join(f"{key}={value}" for key, value in options)
+    return f"{section.name} ({listed})" if listed else section.name
+
+
 def describe_schedule(schedule: Schedule, durations: Durations) -> str:
-    """The learning rate of the first update, at the warm-up's end, half way, and of the last."""
+    """The rate of the first update, at the warm-up's end, half way, at the cooldown, at the end."""
     last = durations.total - 1
-    points = sorted({0, min(durations.warmup, last), last // 2, last})
+    cooldown = max(durations.total - durations.cooldown, 0)
+    points = sorted({0, min(durations.warmup, last), last // 2, min(cooldown, last), last})
     return ", ".join(f"{float(schedule(point)):.3g} (update {point + 1:,})" for point in points)

@@ -6,15 +6,12 @@ the name, unless they start with `^`.
 """
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
-
-from vit_jax.errors import ConfigError
 
 LAYERS = "blocks/"  # Parameters under it have a leading layer axis.
 
@@ -66,37 +63,3 @@ class TrainablePart:
             layers = self.layers[name]
             flat[name] = array if layers is None else flat[name].at[layers].set(array)
         return unflatten_dict(flat, sep="/")
-
-
-def trainable_part(freeze: str, params: dict) -> TrainablePart:
-    """All parameters but those, or those layers, whose names the expression `freeze` matches.
-
-    Args:
-      freeze: a regular expression; "" freezes nothing.
-      params: nested dict of arrays or shapes.
-
-    Raises:
-      ConfigError: the expression matches no parameter, or all of them.
-    """
-    names = {name: layer_names(name, leaf.shape) for name, leaf in named_leaves(params)}
-    trained = {
-        name: np.array([not (freeze and re.search(freeze, layer)) for layer in layers])
-        for name, layers in names.items()
-    }
-    masks = np.concatenate(list(trained.values()))
-    if freeze and masks.all():
-        examples = ", ".join(layers[-1] for layers in list(names.values())[:3])
-        raise ConfigError(
-            f"config.optimizer.freeze={freeze!r} matches no parameter; names are such as {examples}."
-        )
-    if not masks.any():
-        raise ConfigError(
-            f"config.optimizer.freeze={freeze!r} matches every parameter: nothing is left to train."
-        )
-    return TrainablePart(
-        {
-            name: None if mask.all() else np.flatnonzero(mask)
-            for name, mask in trained.items()
-            if mask.any()
-        }
-    )

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from vit_jax.errors import ConfigError
 from vit_jax.parameters import LAYERS, path_name
+from vit_jax.tables import format_table
 
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
@@ -154,9 +155,4 @@ def describe(params: dict, shardings: dict) -> str:
         total += shard
     rows.append(("total", "", "", f"{total:,}"))
     header = ("parameter", "shape", "split over", "bytes per device")
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(4)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in [header, *rows]
-    )
-    return "\n".join(lines)
+    return format_table([header, *rows])

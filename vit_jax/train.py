@@ -24,16 +24,19 @@ from vit_jax.data.mixing import mixed_images, mixed_targets, pair
 from vit_jax.errors import CheckpointError
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.forward import Forward, make_forward
-from vit_jax.losses import LOSSES
+from vit_jax.losses import LOSSES, make_targets
 from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_model_file
 from vit_jax.models import registry
 from vit_jax.optimizer import build_optimizer
+from vit_jax.optimizer.sharpness import Gradient, sharpness_aware
+from vit_jax.options import chosen_options
 from vit_jax.overview import describe_run
-from vit_jax.parameters import TrainablePart, trainable_part
+from vit_jax.parameter_groups import parameter_groups
+from vit_jax.parameters import TrainablePart
 from vit_jax.preemption import PreemptedError
 from vit_jax.preview import Preview, make_preview
 from vit_jax.profiling import Profiler
-from vit_jax.schedules import Schedule, make_schedule
+from vit_jax.schedules import SCHEDULES, Schedule, make_schedule
 from vit_jax.step_log import StepLog
 from vit_jax.weights.loading import initialize_from
 
@@ -75,14 +78,14 @@ def run(
     options = config_lib.model_options(config, dataset.num_classes)
     durations = config_lib.durations(config, dataset.num_train_examples)
     schedule = build_schedule(config, durations)
-    trainable = trainable_part(config.optimizer.freeze, abstract_params(config, options))
-    optimizer = build_optimizer(config.optimizer, schedule)
-    initialize = make_initializer(config, options, optimizer, trainable)
+    groups = parameter_groups(config.optimizer, abstract_params(config, options))
+    optimizer = build_optimizer(config.optimizer, schedule, groups)
+    initialize = make_initializer(config, options, optimizer, groups.trainable)
     abstract = abstract_state(initialize, config.seed, mesh)
     logger.info(
         "%s",
         describe_run(
-            config, options, dataset.num_train_examples, durations, schedule, abstract, mesh
+            config, options, dataset.num_train_examples, durations, schedule, groups, abstract, mesh
         ),
     )
     file = ModelFile(
@@ -109,7 +112,9 @@ def run(
         write_model_file(directory, file)
 
     forward = make_forward(model_structure(file.name, options), file.preprocessing, mesh)
-    train_step = make_train_step(config, forward, optimizer, trainable, schedule, abstract, mesh)
+    train_step = make_train_step(
+        config, forward, optimizer, groups.trainable, schedule, abstract, mesh
+    )
     preview = make_preview(config, options.num_classes, dataset.class_names, mesh)
     evaluate = make_evaluate(config, dataset, forward, mesh)
     log = StepLog(
@@ -160,7 +165,9 @@ def build_schedule(config: ConfigDict, durations: config_lib.Durations) -> Sched
         base=config.optimizer.learning_rate,
         total_steps=durations.total,
         warmup_steps=durations.warmup,
-        linear_end=config.schedule.linear_end,
+        warmup_start=config.schedule.warmup_start,
+        cooldown_steps=durations.cooldown,
+        **chosen_options(config.schedule, SCHEDULES),
     )
 
 
@@ -331,18 +338,22 @@ def make_train_step(
     """
     places = shardings_of(abstract)
     loss_of = LOSSES[config.loss]
-    num_micro = config.optimizer.accumulation_steps
 
     def loss(part: dict, params: dict, batch: Batch, key: jax.Array) -> jax.Array:
         logits = forward(trainable.insert(part, params), mixed_images(batch), key=key)
-        encode = functools.partial(jax.nn.one_hot, num_classes=logits.shape[-1])
+        encode = functools.partial(
+            make_targets, num_classes=logits.shape[-1], smoothing=config.label_smoothing
+        )
         targets = mixed_targets(batch, encode)
         return jnp.sum(loss_of(logits, targets) * batch["weight"])
 
-    def gradient(params: dict, batch: Batch, key: jax.Array) -> tuple[jax.Array, dict]:
-        part = trainable.select(params)
-        value, gradients = jax.value_and_grad(loss)(part, params, batch, key)
+    def micro_gradient(state: TrainState, batch: Batch, key: jax.Array) -> tuple[jax.Array, dict]:
+        part = trainable.select(state.params)
+        value, gradients = jax.value_and_grad(loss)(part, state.params, batch, key)
         return value, jax.lax.with_sharding_constraint(gradients, trainable.prune(places.params))
+
+    gradient = accumulated(micro_gradient, config.optimizer.accumulation_steps, mesh)
+    gradient = sharpness_aware(gradient, config, schedule, trainable)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         weight = batch["mask"].astype(jnp.float32)
@@ -351,7 +362,7 @@ def make_train_step(
         key = jax.random.fold_in(stream, state.step)
         batch = pair(batch, state.step, config.seed, config.mixing)
         batch = jax.lax.with_sharding_constraint(batch, sharding.batch_sharding(mesh))
-        value, gradients = accumulate(gradient, num_micro, state.params, batch, key, mesh)
+        value, gradients = gradient(state, batch, key)
         part = trainable.select(state.params)
         updates, opt_state = optimizer.update(gradients, state.opt_state, part)
         params = trainable.insert(optax.apply_updates(part, updates), state.params)
@@ -366,36 +377,32 @@ def make_train_step(
     return jax.jit(step, donate_argnums=0, out_shardings=(places, sharding.replicated(mesh)))
 
 
-def accumulate(
-    gradient: Callable[[dict, Batch, jax.Array], tuple[jax.Array, dict]],
-    num_micro: int,
-    params: dict,
-    batch: Batch,
-    key: jax.Array,
-    mesh: Mesh,
-) -> tuple[jax.Array, dict]:
+def accumulated(gradient: Gradient, num_micro: int, mesh: Mesh) -> Gradient:
     """The batch's loss and gradients, summed over `num_micro` micro-batches one after another.
 
     Losses carry their examples' weights in the whole batch, so that sums are its means. Every
     micro-batch takes its rows from all over the batch, so that each device works on its own.
     """
     if num_micro == 1:
-        return gradient(params, batch, key)
+        return gradient
     place = NamedSharding(mesh, PartitionSpec(None, sharding.BATCH_AXES))
 
     def split(x: jax.Array) -> jax.Array:
         micro = x.reshape(-1, num_micro, *x.shape[1:]).swapaxes(0, 1)
         return jax.lax.with_sharding_constraint(micro, place)
 
-    def add(total: tuple, micro: tuple) -> tuple[tuple, None]:
-        return jax.tree.map(jnp.add, total, gradient(params, *micro)), None
+    def sum_gradients(state: TrainState, batch: Batch, key: jax.Array) -> tuple[jax.Array, dict]:
+        def add(total: tuple, micro: tuple) -> tuple[tuple, None]:
+            return jax.tree.map(jnp.add, total, gradient(state, *micro)), None
 
-    micro_batches = jax.tree.map(split, batch), jax.random.split(key, num_micro)
-    first = jax.tree.map(lambda x: x[0], micro_batches)
-    shapes = jax.eval_shape(gradient, params, *first)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    total, _ = jax.lax.scan(add, zeros, micro_batches)
-    return total
+        micro_batches = jax.tree.map(split, batch), jax.random.split(key, num_micro)
+        first = jax.tree.map(lambda x: x[0], micro_batches)
+        shapes = jax.eval_shape(gradient, state, *first)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        total, _ = jax.lax.scan(add, zeros, micro_batches)
+        return total
+
+    return sum_gradients
 
 
 def update_ema(ema: dict, params: dict, decay: float, step: jax.Array) -> dict:

@@ -158,6 +158,7 @@ def paper_pretraining(models: dict[str, str], arguments: str, *, default_model: 
 
     config.optimizer.learning_rate = row.learning_rate
     config.optimizer.weight_decay = row.weight_decay
+    config.optimizer.b1, config.optimizer.b2 = 0.9, 0.999  # Section 4.1.
     # Stated for ImageNet (appendix B.1); for the others as in the authors' code.
     config.optimizer.grad_clip_norm = 1.0
     config.schedule.name = row.decay

@@ -12,6 +12,7 @@ import numpy as np
 
 from vit_jax.errors import WeightsError
 from vit_jax.parameters import LAYERS, layer_names
+from vit_jax.tables import format_table
 from vit_jax.weights.architecture import family_name
 from vit_jax.weights.mapping import fill_name
 from vit_jax.weights.resize import (
@@ -68,12 +69,8 @@ class Report:
             for row in self.rows
         ]
         cells.insert(0, ("", "parameter", "in the file", "in the model", ""))
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [f"Weights from {self.path}: {counts}."]
-        for row in cells:
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            lines.append(f"  {line}".rstrip())
-        return "\n".join([*lines, *self.notes])
+        headline = f"Weights from {self.path}: {counts}."
+        return "\n".join([headline, format_table(cells, indent="  "), *self.notes])
 
 
 def format_shape(shape: Shape | None) -> str:

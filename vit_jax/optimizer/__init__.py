@@ -1,0 +1,146 @@
+"""The optimiser: an optax chain, built from `config.optimizer`.
+
+    gradients -> clip by global norm -> direction (Adam, momentum, ...) -> weight decay
+              -> x rate multipliers -> x -rate
+
+Weight decay is AdamW's: outside the moments, multiplied by the learning rate and its multipliers.
+Block parameters are stacked with a leading layer axis; what looks at a whole parameter, such as a
+norm, looks at one layer of them, so that a stacked array is treated as its layers one by one.
+
+Every optimiser is a function of the parameter groups and the weight decay to named parts of the
+chain. Its keyword options are keys of `config.optimizer`, with the defaults of its paper.
+"""
+
+import jax.numpy as jnp
+import optax
+from ml_collections import ConfigDict
+
+from vit_jax.optimizer.adafactor import scale_by_adafactor
+from vit_jax.optimizer.layerwise import add_decay, multiply_rates, scale_by_trust_ratio
+from vit_jax.optimizer.muon import scale_by_muon
+from vit_jax.options import chosen_options
+from vit_jax.parameter_groups import ParameterGroups
+from vit_jax.schedules import Schedule
+
+Parts = dict[str, optax.GradientTransformation]
+
+
+def adamw(
+    groups: ParameterGroups,
+    weight_decay: float,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    momentum_dtype: str = "float32",
+) -> Parts:
+    """AdamW (1711.05101), epsilon 1e-8 outside the root."""
+    return {
+        "direction": optax.scale_by_adam(b1, b2, eps=1e-8, mu_dtype=jnp.dtype(momentum_dtype)),
+        "decay": add_decay(weight_decay, groups),
+    }
+
+
+def sgd(
+    groups: ParameterGroups,
+    weight_decay: float,
+    *,
+    momentum: float = 0.9,
+    momentum_dtype: str = "float32",
+) -> Parts:
+    """SGD with momentum (not Nesterov's)."""
+    return {
+        "direction": optax.trace(momentum, accumulator_dtype=jnp.dtype(momentum_dtype)),
+        "decay": add_decay(weight_decay, groups),
+    }
+
+
+def lion(
+    groups: ParameterGroups,
+    weight_decay: float,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.99,
+    momentum_dtype: str = "float32",
+) -> Parts:
+    """Lion (2302.06675): the sign of an interpolated momentum."""
+    return {
+        "direction": optax.scale_by_lion(b1, b2, mu_dtype=jnp.dtype(momentum_dtype)),
+        "decay": add_decay(weight_decay, groups),
+    }
+
+
+def lamb(
+    groups: ParameterGroups,
+    weight_decay: float,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    momentum_dtype: str = "float32",
+) -> Parts:
+    """LAMB (1904.00962): AdamW, each decayed parameter's update rescaled to its own norm."""
+    parts = adamw(groups, weight_decay, b1=b1, b2=b2, momentum_dtype=momentum_dtype)
+    return {**parts, "trust_ratio": scale_by_trust_ratio(groups)}
+
+
+def adafactor(
+    groups: ParameterGroups,
+    weight_decay: float,
+    *,
+    b2: float = 0.999,
+    momentum: float = 0.9,
+    momentum_dtype: str = "bfloat16",
+) -> Parts:
+    """Adafactor (1804.04235) in the form of Scaling Vision Transformers (2106.04560)."""
+    return {
+        "direction": scale_by_adafactor(b2, momentum, jnp.dtype(momentum_dtype)),
+        "decay": add_decay(weight_decay, groups),
+    }
+
+
+def muon(
+    groups: ParameterGroups,
+    weight_decay: float,
+    *,
+    momentum: float = 0.95,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    momentum_dtype: str = "float32",
+) -> Parts:
+    """Muon on the hidden layers' matrices, AdamW on everything else."""
+    return {
+        "direction": scale_by_muon(momentum, b1, b2, jnp.dtype(momentum_dtype)),
+        "decay": add_decay(weight_decay, groups),
+    }
+
+
+OPTIMIZERS = {
+    "adamw": adamw,
+    "sgd": sgd,
+    "lion": lion,
+    "lamb": lamb,
+    "adafactor": adafactor,
+    "muon": muon,
+}
+
+
+def build_optimizer(
+    config: ConfigDict, schedule: Schedule, groups: ParameterGroups
+) -> optax.GradientTransformation:
+    """The optimiser that `config.optimizer` names, of the trainable part of the parameters.
+
+    The parts have names, not numbers, so that a checkpoint fits whether or not there is a clip or
+    a decay.
+
+    Args:
+      config: `config.optimizer`.
+      schedule: the learning rate by the number of completed updates.
+      groups: how each parameter is trained.
+    """
+    chain: Parts = {}
+    if config.grad_clip_norm:
+        chain["clip"] = optax.clip_by_global_norm(config.grad_clip_norm)
+    options = chosen_options(config, OPTIMIZERS)
+    chain |= OPTIMIZERS[config.name](groups, config.weight_decay, **options)
+    chain["multipliers"] = multiply_rates(groups)
+    chain["rate"] = optax.scale_by_learning_rate(schedule)
+    return optax.named_chain(*chain.items())
