@@ -39,9 +39,11 @@ class Problem:
     def expected(self, loss):
         shifted = self.logits - self.logits.max(-1, keepdims=True)
         own = (np.arange(len(self.labels)), self.labels)
+        every_class = np.log1p(np.exp(self.logits)).sum(-1) - self.logits[own]
         losses = {
             "softmax": np.log(np.exp(shifted).sum(-1)) - shifted[own],
-            "sigmoid": np.log1p(np.exp(self.logits)).sum(-1) - self.logits[own],
+            "sigmoid": every_class,
+            "binary": every_class / self.logits.shape[-1],
         }[loss]
         better = (self.logits > self.logits[own][:, None]).sum(-1)
         return {
@@ -138,3 +140,19 @@ def test_batches_are_read_one_late_and_every_one_once():
         found = evaluator(jax.device_put(problem.params), placed)
     assert evaluator(problem.params, batches()) == found
     assert taken == [0, 1, 2]
+
+
+def test_any_of_an_images_classes_is_right():
+    problem = Problem(9, num_classes=10)
+    order = np.argsort(-problem.logits, axis=-1)
+    targets = np.zeros((9, 10), np.float32)
+    for row, ranks in enumerate([(0, 8), (1, 9), (3,), (5,), (9, 0), (8, 7), (4, 6), (2,), (6,)]):
+        targets[row, order[row, list(ranks)]] = 1
+    problem.labels = targets
+    evaluate = ClassificationEvaluator(forward, LOSSES["sigmoid"])
+    found = evaluate(problem.params, problem.batches(4))
+    assert found["count"] == 9
+    np.testing.assert_allclose(found["accuracy"], 2 / 9)  # Rank 0 is a class in rows 0 and 4.
+    np.testing.assert_allclose(found["top5_accuracy"], 6 / 9)
+    losses = np.log1p(np.exp(problem.logits)).sum(-1) - (targets * problem.logits).sum(-1)
+    np.testing.assert_allclose(found["loss"], losses.mean(), rtol=1e-5)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 import jax
 import jax.numpy as jnp
 
+from vit_jax.losses import make_targets
+
 Forward = Callable[[dict, jax.Array], jax.Array]
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -25,18 +27,18 @@ class ClassificationEvaluator:
 
         def sums(params: dict, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
             logits, labels = forward(params, batch["image"]), batch["label"]
-            mask = batch["mask"] & (labels >= 0)
             num_classes = logits.shape[-1]
-            losses = loss(logits, jax.nn.one_hot(labels, num_classes))
+            targets = make_targets(labels, num_classes)
+            mask = batch["mask"] & (labels.reshape(len(labels), -1) >= 0).all(-1)
+            _, best = jax.lax.top_k(logits, min(TOP_K, num_classes))
+            hits = jnp.take_along_axis(targets, best, axis=-1) > 0
             totals = {
-                "loss": jnp.sum(losses, where=mask),
-                "accuracy": jnp.sum(logits.argmax(-1) == labels, where=mask),
+                "loss": jnp.sum(loss(logits, targets), where=mask),
+                "accuracy": jnp.sum(hits[:, 0], where=mask),
                 "count": jnp.sum(mask),
             }
             if num_classes > TOP_K:
-                _, best = jax.lax.top_k(logits, TOP_K)
-                hits = (best == labels[:, None]).any(-1)
-                totals["top5_accuracy"] = jnp.sum(hits, where=mask)
+                totals["top5_accuracy"] = jnp.sum(hits.any(-1), where=mask)
             return totals
 
         self._sums = jax.jit(sums)
@@ -46,8 +48,9 @@ class ClassificationEvaluator:
 
         Args:
           params: of the model.
-          batches: dicts of `image`, `label` [B] int and `mask` [B] bool, False for padding; what
-            has a negative label is not counted either.
+          batches: dicts of `image`, `label` and `mask` [B] bool, False for padding. Labels are int
+            [B], where a negative one is not counted, or targets [B, K], where any class above 0
+            is right.
 
         Returns:
           `loss`, `accuracy`, `top5_accuracy` (above five classes), each in its mean, and `count`;

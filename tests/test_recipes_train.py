@@ -1,0 +1,149 @@
+"""Optimisers, schedules and losses in the trainer, on the smallest model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.stages import Setup, mesh_of
+from vit_jax import train
+from vit_jax.losses import LOSSES
+from vit_jax.optimizer import OPTIMIZERS
+from vit_jax.parameters import named_leaves
+
+RATES = {"adamw": 2e-3, "sgd": 0.1, "lion": 2e-3, "lamb": 0.02, "adafactor": 5e-3, "muon": 5e-3}
+
+
+def config_with(**values):
+    config = tiny.get_config()
+    config.update_from_flattened_dict(values)
+    return config
+
+
+def fit_one_batch(**values):
+    """The losses of 20 updates on the same batch."""
+    config = config_with(**{"warmup_steps": 0, "model.position_std": 0.5, **values})
+    setup = Setup(config, mesh_of(1))
+    batch, state, losses = next(setup.batches()), setup.state, []
+    for _ in range(20):
+        state, metrics = setup.step(state, batch)
+        losses.append(float(metrics["loss"]))
+    assert {leaf.dtype for _, leaf in named_leaves(state.params)} == {jnp.dtype("float32")}
+    return np.array(losses)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_learns(name):
+    losses = fit_one_batch(
+        total_steps=20, **{"optimizer.name": name, "optimizer.learning_rate": RATES[name]}
+    )
+    assert losses[-1] < 0.95 * losses[0]
+
+
+@pytest.mark.parametrize("name", ["lamb", "adafactor", "muon"])
+def test_optimizers_of_whole_matrices_train_alike_on_every_mesh(name):
+    """Norms, factors and orthogonal matrices must not be those of a device's shard."""
+    values = {"model.width": 64, "model.mlp_width": 512, "total_steps": 3}
+    config = config_with(**values, **{"optimizer.name": name, "warmup_steps": 0})
+    config.optimizer.momentum_dtype = "float32"
+    losses, _, _ = Setup(config, mesh_of(1)).run()
+    mesh_losses, _, _ = Setup(config, mesh_of(fsdp=8)).run()
+    np.testing.assert_allclose(mesh_losses, losses, atol=2e-4)
+
+
+def test_sharpness_aware_steps_are_two_gradients():
+    """One step of SGD: the second gradient is taken where the first one leads."""
+    values = {"optimizer.name": "sgd", "optimizer.weight_decay": 0.0, "warmup_steps": 0}
+    values |= {"optimizer.grad_clip_norm": 0.0, "schedule.name": "constant", "total_steps": 1}
+    rho = 0.05
+
+    def gradient(start=None, **more):
+        """What one update of rate 1 subtracts, from `start` or from the initial parameters."""
+        config = config_with(**values, **{"optimizer.learning_rate": 1.0, **more})
+        setup = Setup(config, mesh_of(1))
+        params = setup.state.params if start is None else jax.tree.map(jnp.asarray, start)
+        before = jax.tree.map(np.array, params)
+        state, metrics = setup.step(setup.state._replace(params=params), next(setup.batches()))
+        return before, jax.tree.map(lambda a, b: a - b, before, state.params), metrics
+
+    start, clean, plain = gradient()
+    norm = np.sqrt(sum((g**2).sum() for g in jax.tree.leaves(clean)))
+    moved = jax.tree.map(lambda p, g: p + rho * g / norm, start, clean)
+    _, expected, _ = gradient(moved)
+    accumulated = {"optimizer.accumulation_steps": 2}
+    for options in ({}, accumulated):
+        _, found, metrics = gradient(**{"optimizer.sharpness.rho": rho}, **options)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
+        np.testing.assert_allclose(metrics["loss"], plain["loss"], rtol=1e-5)
+    assert not np.allclose(expected["head"]["kernel"], clean["head"]["kernel"], atol=1e-3)
+
+
+def first_step(config, **replaced):
+    """The metrics of the first step on a batch with some arrays replaced."""
+    setup = Setup(config, mesh_of(1))
+    batch = {**next(setup.batches()), **replaced}
+    _, metrics = setup.step(setup.state, batch)
+    return metrics, batch
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_may_be_given_as_targets(name):
+    config = config_with(loss=name)
+    metrics, batch = first_step(config)
+    one_hot = np.eye(10, dtype=np.float32)[np.asarray(batch["label"])]
+    again, _ = first_step(config, label=jnp.asarray(one_hot))
+    np.testing.assert_array_equal(metrics["loss"], again["loss"])
+    several = one_hot + np.roll(one_hot, 1, axis=1)
+    different, _ = first_step(config, label=jnp.asarray(several))
+    # The head is zero at first: every class costs log 2, whatever its target; softmax log 10.
+    ratio = {"softmax": 2, "sigmoid": 1, "binary": 1}[name]
+    np.testing.assert_allclose(different["loss"], ratio * metrics["loss"], rtol=1e-5)
+    assert different["grad_norm"] != metrics["grad_norm"]
+
+
+def test_smoothing_is_of_training_only(tmp_path):
+    """A rate of 0: the evaluated loss is that of the initial parameters."""
+    values = {"total_steps": 1, "loss": "sigmoid", "model.head_bias": -2.0}
+    records = {}
+    for smoothing in (0.0, 0.5):
+        config = config_with(**values, label_smoothing=smoothing)
+        config.optimizer.learning_rate = 0.0
+        records[smoothing] = train.run(config, tmp_path / str(smoothing))
+    plain, smoothed = records.values()
+    assert plain["eval/loss"] == smoothed["eval/loss"]
+    # Targets fall from 1 to 0.55 and rise from 0 to 0.05: each costs 2 less or more.
+    difference = 2 * (-0.45 + 9 * 0.05)
+    np.testing.assert_allclose(smoothed["train/loss"] - plain["train/loss"], -difference, atol=1e-5)
+
+
+def test_bfloat16_with_accumulation_tracks_float32():
+    values = {"total_steps": 20, "optimizer.accumulation_steps": 4}
+    values |= {"optimizer.learning_rate": 3e-3}
+    exact, rounded = (
+        fit_one_batch(**values, **{"model.dtype": dtype}) for dtype in ("float32", "bfloat16")
+    )
+    np.testing.assert_allclose(rounded, exact, atol=1e-2)
+    assert (rounded != exact).any()
+    assert exact[-1] < exact[0] - 0.5  # There is something to track.
+
+
+def test_a_dry_run_says_how_every_parameter_is_trained(caplog):
+    config = config_with(
+        **{
+            "optimizer.freeze": "^embedding",
+            "optimizer.layer_decay": 0.5,
+            "optimizer.rate_multipliers": (("^head/", 10.0),),
+        }
+    )
+    with caplog.at_level("INFO"):
+        train.run(config, "", dry_run=True)
+    text = caplog.text
+    for line in (
+        "freeze '^embedding': 2 names, embedding/bias, embedding/kernel",
+        "rate_multipliers '^head/' x 10: 2 names, head/bias, head/kernel",
+        "320         x 10           0.1           head/kernel",
+        "x 0.25         0.1           blocks/00/attention/key/kernel and 5 more",
+        "frozen                       embedding/bias and 1 more",
+    ):
+        assert line in text
