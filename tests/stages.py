@@ -10,6 +10,7 @@ from vit_jax.forward import make_forward
 from vit_jax.model_file import Preprocessing
 from vit_jax.optimizer import build_optimizer
 from vit_jax.parameter_groups import parameter_groups
+from vit_jax.train_step import make_train_step
 
 
 def mesh_of(num_devices: int = 8, **axes: int) -> jax.sharding.Mesh:
@@ -36,7 +37,7 @@ class Setup:
         self.state = train.initial_state(initialize, config.seed, self.abstract)
         structure = train.model_structure(config.model.name, self.options)
         forward = make_forward(structure, Preprocessing(), mesh)
-        self.step = train.make_train_step(
+        self.step = make_train_step(
             config, forward, self.optimizer, self.trainable, self.schedule, self.abstract, mesh
         )
 

@@ -22,6 +22,7 @@ from tests.states import (
 from vit_jax import checkpoint
 from vit_jax.checkpoint import Checkpoints, from_nested, to_nested
 from vit_jax.errors import CheckpointError
+from vit_jax.optimizer import OPTIMIZERS
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def steps_on_disk(workdir):
     return sorted(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdecimal())
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("momentum_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("ema", [False, True], ids=["", "ema"])
 def test_a_state_comes_back_to_the_bit(opened, optimizer, momentum_dtype, ema):

@@ -58,7 +58,7 @@ def describe(mesh, **values):
         "checkpoint at the end",
         "optimizer adamw (b1=0.9, b2=0.999, momentum_dtype=float32)",
         "schedule  cosine (end=0.0): 0 (update 1), 0.001 (update 11)",
-        "decay_multipliers 'kernel$' x 1: 1 names, kernel",
+        "decay_multipliers 'kernel$' x 1: 1 name, kernel",
         "kernel",
         "262,656",
     ],

@@ -17,6 +17,7 @@ from vit_jax.config import default_config
 from vit_jax.optimizer import build_optimizer
 from vit_jax.parameter_groups import parameter_groups
 from vit_jax.schedules import make_schedule
+from vit_jax.train_step import make_train_step
 
 MESHES = [
     {"data": 8},
@@ -53,9 +54,7 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
     mesh = mesh_of(1)
     state = TrainState(jnp.int32(0), params, transformation.init(params), None)
     state = jax.device_put(state, sharding.replicated(mesh))
-    step = train.make_train_step(
-        config, forward, transformation, groups.trainable, schedule, state, mesh
-    )
+    step = make_train_step(config, forward, transformation, groups.trainable, schedule, state, mesh)
     batch = {
         "image": jnp.asarray(file["images"]),
         "label": jnp.asarray(file["labels"]),

@@ -36,7 +36,8 @@ class Match(NamedTuple):
     def __str__(self) -> str:
         first = ", ".join(self.names[:3]) + (", ..." if len(self.names) > 3 else "")
         value = "" if self.value is True else f" x {self.value:g}"
-        return f"{self.key} {self.expression!r}{value}: {len(self.names)} names, {first}"
+        count = f"{len(self.names)} name" + ("s" if len(self.names) > 1 else "")
+        return f"{self.key} {self.expression!r}{value}: {count}, {first}"
 
 
 @dataclasses.dataclass(frozen=True)

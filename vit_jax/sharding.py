@@ -7,6 +7,7 @@ heads and MLP columns. Every parameter's place follows from its path and shape, 
 
 import math
 import re
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -141,6 +142,11 @@ def like_params(tree: dict, params: dict, shardings: dict, mesh: Mesh) -> dict:
         return replicated(mesh)
 
     return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def shardings_of(tree: Any) -> Any:
+    """Where the arrays of a tree lie, or are to lie."""
+    return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 
 def describe(params: dict, shardings: dict) -> str:
