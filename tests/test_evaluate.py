@@ -10,12 +10,12 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from published import logits, parameters, random_model
-from workdirs import CLASSES, TINY, write_workdir
 
 import vit_jax
 from tests import tiny
+from tests.published import logits, parameters, random_model
 from tests.runs import ROOT, XLA_FLAGS, read_metrics
+from tests.workdirs import CLASSES, TINY, write_workdir
 from vit_jax import evaluate as command
 from vit_jax import train
 from vit_jax.config import default_config

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 import safetensors.numpy
-from published import GOLDEN, golden, write_npz
-from workdirs import CLASSES, write_workdir
 
 import vit_jax
+from tests.published import GOLDEN, golden, write_npz
+from tests.workdirs import CLASSES, write_workdir
 from vit_jax import export
 from vit_jax.errors import WeightsError
 from vit_jax.weights.resize import resize_positions

@@ -11,11 +11,11 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from published import random_model
-from workdirs import CLASSES, write_workdir
 
 import vit_jax
+from tests.published import random_model
 from tests.runs import ROOT
+from tests.workdirs import CLASSES, write_workdir
 from vit_jax import predict as command
 from vit_jax.errors import DataError
 from vit_jax.model_file import Preprocessing

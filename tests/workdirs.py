@@ -4,8 +4,8 @@ import dataclasses
 
 import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
-from published import parameters, random_model
 
+from tests.published import parameters, random_model
 from vit_jax.checkpoint import Checkpoints, TrainState
 from vit_jax.model_file import ModelFile, Preprocessing, write_model_file
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from filled import fill, filled_model, predict, random_images
 from flax import nnx
 
+from tests.models.filled import fill, filled_model, predict, random_images
 from vit_jax.models import abstract_model
 from vit_jax.models.layers import REMAT_POLICIES
 

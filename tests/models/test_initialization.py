@@ -5,8 +5,8 @@ import math
 import jax
 import numpy as np
 import pytest
-from filled import flat_parameters
 
+from tests.models.filled import flat_parameters
 from vit_jax.models import create_model
 from vit_jax.models.registry import build_model
 

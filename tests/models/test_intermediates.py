@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from filled import filled_model, intermediates, predict, random_images
 from flax import nnx
 
+from tests.models.filled import filled_model, intermediates, predict, random_images
 from vit_jax.errors import ConfigError
 
 TINY = {

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from filled import fill, random_images
 from flax import nnx
 
+from tests.models.filled import fill, random_images
 from vit_jax.errors import ConfigError
 from vit_jax.models import abstract_model, model_options
 

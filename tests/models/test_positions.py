@@ -2,8 +2,14 @@
 
 import numpy as np
 import pytest
-from filled import filled_model, flat_parameters, predict, random_images, with_parameters
 
+from tests.models.filled import (
+    filled_model,
+    flat_parameters,
+    predict,
+    random_images,
+    with_parameters,
+)
 from vit_jax.models.positions import relative_logits
 
 TINY = {

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from filled import filled_model, flat_parameters, intermediates, random_images
 from flax import nnx
+
+from tests.models.filled import filled_model, flat_parameters, intermediates, random_images
 
 SIZE = {"depth": 1, "num_classes": 3, "image_size": (8, 12), "patch_size": 4}
 VIT = {**SIZE, "width": 16, "mlp_width": 24, "num_heads": 2}

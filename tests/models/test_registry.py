@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from filled import filled_model, random_images
 from flax import nnx
 
+from tests.models.filled import filled_model, random_images
 from vit_jax.errors import ConfigError
 from vit_jax.models import abstract_model, count_parameters, list_models, model_options
 from vit_jax.models.registry import find_architecture

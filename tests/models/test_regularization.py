@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from filled import (
+
+from tests.models.filled import (
     filled_model,
     flat_parameters,
     intermediates,
@@ -12,7 +13,6 @@ from filled import (
     random_images,
     with_parameters,
 )
-
 from vit_jax.models import model_options
 from vit_jax.models.layers import dropout, stochastic_depth
 from vit_jax.models.vit import drop_patches, drop_rates

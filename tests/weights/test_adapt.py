@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from published import GOLDEN, golden, logits, parameters, random_model, write_npz
 
 import vit_jax
+from tests.published import GOLDEN, golden, logits, parameters, random_model, write_npz
 from vit_jax.errors import ConfigError, WeightsError
 from vit_jax.model_file import Preprocessing
 from vit_jax.models import model_options

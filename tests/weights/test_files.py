@@ -4,9 +4,9 @@ import os
 
 import numpy as np
 import pytest
-from published import random_model
 
 import vit_jax
+from tests.published import random_model
 from vit_jax.errors import WeightsError
 from vit_jax.weights.files import text, write_files
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from PIL import Image
-from published import GOLDEN, golden, write_npz
 
 import vit_jax
+from tests.published import GOLDEN, golden, write_npz
 from vit_jax.errors import UserError, WeightsError
 from vit_jax.weights import formats
 

@@ -10,9 +10,9 @@ import zipfile
 import numpy as np
 import pytest
 import safetensors.numpy
-from published import GOLDEN, golden, parameters, stacked, write_npz
 
 import vit_jax
+from tests.published import GOLDEN, golden, parameters, stacked, write_npz
 from vit_jax.errors import UserError, WeightsError
 from vit_jax.weights import formats, npz
 from vit_jax.weights.formats import read_weights

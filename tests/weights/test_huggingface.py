@@ -6,7 +6,9 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-from published import (
+
+import vit_jax
+from tests.published import (
     GOLDEN,
     assert_same_tensors,
     golden,
@@ -15,8 +17,6 @@ from published import (
     random_model,
     write_npz,
 )
-
-import vit_jax
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from published import GOLDEN, golden, logits, random_model, write_npz
 
 import vit_jax
+from tests.published import GOLDEN, golden, logits, random_model, write_npz
 
 torch = pytest.importorskip("torch")
 TINY = {"width": 32, "depth": 2, "mlp_width": 96, "num_heads": 2, "patch_size": 8, "image_size": 32}

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from published import GOLDEN, assert_same_tensors, golden, logits, parameters, random_model
-from workdirs import CLASSES, PREPROCESSING, write_workdir
 
 import vit_jax
+from tests.published import GOLDEN, assert_same_tensors, golden, logits, parameters, random_model
+from tests.workdirs import CLASSES, PREPROCESSING, write_workdir
 from vit_jax.errors import CheckpointError, WeightsError
 from vit_jax.weights import program
 from vit_jax.weights.formats import read_weights

@@ -10,7 +10,9 @@ import optax
 import pytest
 from flax import nnx
 from flax.traverse_util import flatten_dict
-from published import (
+
+import vit_jax
+from tests.published import (
     COMPILE_QUICKLY,
     assert_same_tensors,
     golden,
@@ -22,8 +24,6 @@ from published import (
     stacked,
     write_npz,
 )
-
-import vit_jax
 from vit_jax.errors import WeightsError
 from vit_jax.weights import npz
 from vit_jax.weights.mapping import write_table

@@ -5,9 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
-from published import GOLDEN
 
 import vit_jax
+from tests.published import GOLDEN
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
 from vit_jax.weights import preprocessor

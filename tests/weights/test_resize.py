@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 import scipy.ndimage
-from published import GOLDEN
 
+from tests.published import GOLDEN
 from vit_jax.errors import WeightsError
 from vit_jax.weights.resize import (
     resize_channels,

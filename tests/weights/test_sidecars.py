@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from published import GOLDEN, golden, parameters, random_model, write_npz
 
 import vit_jax
+from tests.published import GOLDEN, golden, parameters, random_model, write_npz
 from vit_jax.errors import WeightsError
 
 TINY = {"width": 32, "depth": 1, "mlp_width": 32, "num_heads": 2, "image_size": 16}

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from published import (
+
+import vit_jax
+from tests.published import (
     GOLDEN,
     assert_same_tensors,
     golden,
@@ -16,8 +18,6 @@ from published import (
     random_model,
     write_npz,
 )
-
-import vit_jax
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
 from vit_jax.weights.timm import crop_percentage, mlp_ratio
