@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -17,13 +18,41 @@ def read_metrics(workdir) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def start_command(*arguments: str, **environment: str) -> subprocess.Popen:
-    """Starts `python -m vit_jax.main` with these arguments, on one CPU device."""
+def start(*command: str, **environment: str) -> subprocess.Popen:
+    """Starts a command of this checkout on one CPU device, or as `environment` says."""
     return subprocess.Popen(
-        [sys.executable, "-m", "vit_jax.main", *arguments],
+        command,
         cwd=ROOT,
         env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": XLA_FLAGS, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def start_command(*arguments: str, **environment: str) -> subprocess.Popen:
+    """Starts `python -m vit_jax.main` with these arguments, on one CPU device."""
+    return start(sys.executable, "-m", "vit_jax.main", *arguments, **environment)
+
+
+def connected(num_processes: int) -> list[tuple[str, ...]]:
+    """The flags that connect so many processes over loopback."""
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        port = listener.getsockname()[1]
+    return [
+        (
+            f"--coordinator_address=localhost:{port}",
+            f"--num_processes={num_processes}",
+            f"--process_id={index}",
+        )
+        for index in range(num_processes)
+    ]
+
+
+def start_processes(num_processes: int, *arguments: str) -> list[subprocess.Popen]:
+    """Starts one run as so many processes of two CPU devices each."""
+    return [
+        start_command(*arguments, *flags, JAX_NUM_CPU_DEVICES="2")
+        for flags in connected(num_processes)
+    ]

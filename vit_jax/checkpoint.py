@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
+from vit_jax import distributed
 from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.parameters import path_name
 
@@ -78,8 +79,20 @@ class Checkpoints:
                     "format": ocp.JsonCheckpointHandler(),
                 },
             )
+        if not read_only:
+            self._check_agreement()
         best_step = self._best_step()
         self._best = -math.inf if best_step is None else _score(self._manager.metrics(best_step))
+
+    def _check_agreement(self) -> None:
+        """Raises CheckpointError, in every process, unless all would resume from the same step."""
+        steps = distributed.gather(self.latest_step)
+        if (steps != steps[0]).any():
+            raise CheckpointError(
+                f"{self._manager.directory}: processes see different checkpoints, of steps "
+                f"{', '.join(map(str, steps.tolist()))}: is it one directory for all, and does no "
+                "other run write there? Start again."
+            )
 
     @property
     def latest_step(self) -> int:

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 
+from vit_jax import distributed
 from vit_jax.config_file import parse_any
 from vit_jax.errors import ConfigError, UserError, WeightsError
 from vit_jax.logging import setup_logging
@@ -96,6 +98,28 @@ def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"--option={pair}: write KEY=VALUE.")
         options[key] = parse_any(value)
     return options
+
+
+def add_process_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of one of several processes; Slurm, Cloud TPU, GKE, Open MPI set them."""
+    group = parser.add_argument_group("several processes (docs/launch.md)")
+    group.add_argument("--coordinator_address", metavar="HOST:PORT", help="where process 0 is")
+    group.add_argument("--num_processes", type=int, metavar="N", help="of the whole run")
+    group.add_argument("--process_id", type=int, metavar="I", help="this one's, 0 to N - 1")
+    group.add_argument(
+        "--coordinator_timeout",
+        type=float,
+        default=300,
+        metavar="SECONDS",
+        help="to wait for all at the start (default: %(default)s)",
+    )
+
+
+def connect(flags: argparse.Namespace) -> None:
+    """Joins the processes that the flags or the environment name; see `distributed.initialize`."""
+    cluster = distributed.Cluster(flags.coordinator_address, flags.num_processes, flags.process_id)
+    distributed.initialize(cluster, flags.coordinator_timeout)
+    setup_logging(jax.process_index())
 
 
 def load_classifier(path: str, flags: argparse.Namespace, step: int | None = None) -> nnx.Module:

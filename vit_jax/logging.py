@@ -94,7 +94,7 @@ class MetricsWriter:
             cannot append: there `metrics.jsonl` is rewritten at each `flush`.
         start_step: the step that the run starts or resumes from. Records of later steps, and a
             half-written last line, are cut; at 0 the file starts empty.
-        is_writer: whether this process writes; all methods of other processes do nothing.
+        is_writer: whether this process writes; others only read the last records.
 
     Attributes:
         last_record: the last record up to `start_step`; empty for a new run.
@@ -106,11 +106,11 @@ class MetricsWriter:
         self.last_values: dict[str, Any] = {}
         self._is_writer = is_writer
         self._record: dict[str, Any] = {}
-        if not is_writer:
-            return
         self._workdir = workdir = epath.Path(workdir)
         path = workdir / "metrics.jsonl"
         lines, self.last_record, self.last_values = _read_up_to(path, start_step)
+        if not is_writer:
+            return
         self._next_step = self.last_record.get("step", -1) + 1
         self._lines = _LinesFile(path, lines)
         self._events = _open_events(workdir / "tensorboard", start_step)

@@ -3,7 +3,7 @@
     python -m vit_jax.main --config=configs/vit.py:b16 --workdir=DIR [--config.KEY=VALUE ...]
 
 Exit codes: 0 done; 2 bad config, data or weights; 3 non-finite loss; 75 stopped by a signal, start
-the same command again.
+the same command again. Several processes: see `vit_jax.distributed` and docs/launch.md.
 """
 
 import argparse
@@ -11,8 +11,10 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from vit_jax import train
-from vit_jax.command_line import Parser
+import jax
+
+from vit_jax import distributed, train
+from vit_jax.command_line import Parser, add_process_flags, connect
 from vit_jax.config_file import load_config
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.logging import setup_logging
@@ -22,6 +24,7 @@ from vit_jax.step_log import NonFiniteLossError
 
 USER_ERROR_EXIT_CODE = 2
 NON_FINITE_LOSS_EXIT_CODE = 3
+FAILED_EXIT_CODE = 1  # Python's own for what nobody expected.
 OVERRIDE = "--config."
 
 Run = Callable[..., dict[str, float]]
@@ -38,6 +41,7 @@ def parse_flags(
     parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", required=True, help="the run")
     parser.add_argument("--workdir", metavar="DIR", help="where its files go, and resume from")
     parser.add_argument("--dry_run", action="store_true", help="check and describe the run only")
+    add_process_flags(parser)
     overrides = [text.removeprefix(OVERRIDE) for text in arguments if text.startswith(OVERRIDE)]
     for override in overrides:
         if "=" not in override:
@@ -63,20 +67,30 @@ def run_command(
       The exit code, the last record of metrics, and the workdir.
     """
     setup_logging()
+    exit_code, results, workdir = 0, {}, ""
     try:
         flags, overrides = parse_flags(arguments, command, description)
+        connect(flags)
         config = load_config(flags.config, overrides)
         with stop_signal() as stop:
-            return 0, run(config, flags.workdir, dry_run=flags.dry_run, stop=stop), flags.workdir
+            results = run(config, flags.workdir, dry_run=flags.dry_run, stop=stop)
+        workdir = flags.workdir
     except UserError as error:
         logger.error("%s", error)
-        return USER_ERROR_EXIT_CODE, {}, ""
+        exit_code = USER_ERROR_EXIT_CODE
     except NonFiniteLossError as error:
         logger.error("%s", error)
-        return NON_FINITE_LOSS_EXIT_CODE, {}, ""
+        exit_code = NON_FINITE_LOSS_EXIT_CODE
     except PreemptedError as error:
         logger.warning("%s Start the same command again to go on.", error)
-        return PREEMPTED_EXIT_CODE, {}, ""
+        exit_code = PREEMPTED_EXIT_CODE
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        logger.error("%s. Unless that says why, another process died: see their logs.", error)
+        exit_code = FAILED_EXIT_CODE
+    distributed.shutdown(exit_code)
+    return exit_code, results, workdir
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -30,7 +30,7 @@ from vit_jax.options import chosen_options
 from vit_jax.overview import describe_run
 from vit_jax.parameter_groups import parameter_groups
 from vit_jax.parameters import TrainablePart
-from vit_jax.preemption import PreemptedError
+from vit_jax.preemption import PreemptedError, stopping_after
 from vit_jax.preview import Preview, make_preview
 from vit_jax.profiling import Profiler
 from vit_jax.schedules import SCHEDULES, Schedule, make_schedule
@@ -125,7 +125,7 @@ def run(
         rows = sharding.batch_sharding(mesh)
         batches = train_batches(config, dataset, rows, start=start_step, stop=durations.total)
         profiler = Profiler(config.profile, directory)
-        stop = stop or threading.Event()
+        stop = stopping_after(stop or threading.Event())
         train(
             durations,
             state,
@@ -343,7 +343,7 @@ def train(
     checkpoints: Checkpoints,
     log: StepLog,
     profiler: Profiler,
-    stop: threading.Event,
+    stop: Callable[[], bool],
 ) -> None:
     """Updates the state with every batch; evaluates, saves and stops in between."""
     start = checkpoints.latest_step
@@ -371,14 +371,13 @@ def train(
 
             # The order matters: losses are known to be finite before anything is evaluated or
             # saved, and records are on disk before the checkpoint that will cut later ones.
-            results = {}
-            if due(step, durations.eval_every) and (last or not stop.is_set()):
+            results, stopping = {}, stop()
+            if due(step, durations.eval_every) and (last or not stopping):
                 log.drain()
                 with log.paused():
                     results = evaluate(state)
                 log.write(step, results)
-            best, stopping = checkpoints.is_best(results), stop.is_set()
-            if best or stopping or due(step, durations.checkpoint_every):
+            if checkpoints.is_best(results) or stopping or due(step, durations.checkpoint_every):
                 log.drain()
                 with log.paused():
                     log.flush()

@@ -7,10 +7,12 @@ import uuid
 from importlib import metadata
 
 import jax
+import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
 import vit_jax
+from vit_jax import distributed
 from vit_jax.config import default_config, flatten
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import write_json
@@ -28,7 +30,10 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 
 
 def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
-    """Creates the directory if needed; raises CheckpointError if it cannot be written."""
+    """Creates the directory if needed.
+
+    Raises CheckpointError if it cannot be written, or if processes see different ones.
+    """
     path = epath.Path(directory)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -39,7 +44,26 @@ def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
         raise CheckpointError(
             f"--workdir={directory} cannot be written ({error.strerror or error}): name another."
         ) from error
+    if jax.process_count() > 1:
+        check_shared(path)
     return path
+
+
+def check_shared(path: epath.Path) -> None:
+    """Raises CheckpointError, in every process, unless all see what process 0 writes to `path`."""
+    tokens = distributed.gather(np.random.SeedSequence().generate_state(1)[0])
+    probe = path / f".shared_test_{tokens[0]}"
+    if jax.process_index() == 0:
+        probe.write_text("")
+    distributed.gather(0)  # It is written.
+    seen = distributed.gather(probe.exists())
+    if jax.process_index() == 0:
+        probe.unlink()
+    if not all(seen):
+        raise CheckpointError(
+            f"--workdir={path} is another directory on process {seen.tolist().index(False)} than on "
+            "process 0: name one on a file system that all hosts share."
+        )
 
 
 def check_apart_from_weights(directory: str | os.PathLike[str], init: str) -> None:
@@ -83,6 +107,7 @@ def record_config(directory: epath.Path, config: ConfigDict, *, resuming: bool) 
                 f"{path} is damaged ({error!r}): remove it to resume without comparing configs."
             ) from error
         check_same_run(directory, previous, current)
+    distributed.gather(0)  # All have read the file before it changes.
     if jax.process_index() == 0:
         write_json(path, {"config": current, "versions": package_versions()})
 
