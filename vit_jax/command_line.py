@@ -119,7 +119,8 @@ def connect(flags: argparse.Namespace) -> None:
     """Joins the processes that the flags or the environment name; see `distributed.initialize`."""
     cluster = distributed.Cluster(flags.coordinator_address, flags.num_processes, flags.process_id)
     distributed.initialize(cluster, flags.coordinator_timeout)
-    setup_logging(jax.process_index())
+    if jax.distributed.is_initialized():
+        setup_logging(jax.process_index())
 
 
 def load_classifier(path: str, flags: argparse.Namespace, step: int | None = None) -> nnx.Module:

@@ -1,0 +1,167 @@
+"""launch/gke: the manifests against Kubernetes' schemas, the launcher against a stand-in for kubectl."""
+
+import shlex
+import sys
+
+import pytest
+import yaml
+
+from tests.runs import ROOT
+from vit_jax.distributed import Cluster, resolve
+
+LAUNCHER = (sys.executable, ROOT / "launch/gke/run.py")
+RUN = ("--config=a b.py", '--config.note=it\'s "$HOME" # no comment')
+COMMON = ("--name=b16", "--image=registry/image:1", "--bucket=bucket")
+GPU = (*COMMON, "--accelerator=nvidia-h100-80gb", "--hosts=2")
+TPU = (*COMMON, "--accelerator=tpu-v5-lite-podslice", "--topology=4x4", "--namespace=team")
+KUBERNETES = "1.29"  # The oldest whose Jobs have all that the manifests use as stable or beta.
+
+# Answers of kubectl: one after another, the last one again and again.
+KUBECTL = """
+pods, results = {pods!r}, {results!r}
+if arguments[1] == "apply":
+    open({manifest!r}, "w").write(sys.stdin.read())
+if arguments[1:3] == ["get", "pods"]:
+    print(pods[min(count(), len(pods)) - 1])
+if arguments[1:3] == ["get", "job/b16"]:
+    print(results[min(count(), len(results)) - 1])
+"""
+
+
+@pytest.fixture
+def launch(stubs, tmp_path):
+    """Runs the launcher with these answers; its exit code, the Service and the Job."""
+
+    def run(*flags, pods=("b16-0-x Running",), results=("Complete",)):
+        file = tmp_path / "manifest.yaml"
+        stubs.add("kubectl", KUBECTL.format(pods=pods, results=results, manifest=str(file)))
+        code, _, errors = stubs.run(*LAUNCHER, *flags, "--", *RUN)
+        assert file.exists(), errors
+        service, job = yaml.safe_load_all(file.read_text())
+        return code, service, job
+
+    return run
+
+
+def pod_of(job):
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    return pod, container
+
+
+@pytest.mark.parametrize("flags", [GPU, TPU], ids=["gpu", "tpu"])
+def test_the_manifests_are_valid(launch, flags):
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    for document in launch(*flags)[1:]:
+        validate.validate(document, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("flags", [GPU, TPU], ids=["gpu", "tpu"])
+def test_pods_find_each_other_and_get_the_arguments(launch, flags):
+    code, service, job = launch(*flags)
+    assert code == 0
+    pod, container = pod_of(job)
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert service["metadata"]["name"] == pod["subdomain"] == job["metadata"]["name"] == "b16"
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert container["args"] == [*RUN, "--coordinator_timeout=3600"]
+    assert container["image"] == "registry/image:1"
+    bucket = pod["volumes"][-1]["csi"]["volumeAttributes"]["bucketName"]
+    assert bucket == "bucket"
+
+
+def test_gpu_pods_know_who_they_are(launch):
+    _, _, job = launch(*GPU)
+    pod, container = pod_of(job)
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
+    environment = {entry["name"]: entry["value"] for entry in container["env"]}
+    found = resolve(Cluster(), environment | {"JOB_COMPLETION_INDEX": "1"})
+    assert found == Cluster("b16-0.b16:8476", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("topology", "flags", "hosts", "chips"),
+    [
+        *(("4x4", (), 4, 4), ("2x2", (), 1, 4), ("2x2x4", (), 4, 4), ("1x1", (), 1, 1)),
+        ("2x4", ("--devices=8",), 1, 8),
+    ],
+)
+def test_a_slice_has_a_pod_on_each_host(launch, topology, flags, hosts, chips):
+    accelerator = "--accelerator=tpu-v5-lite-podslice"
+    _, _, job = launch(*COMMON, accelerator, f"--topology={topology}", *flags)
+    pod, container = pod_of(job)
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == hosts
+    assert container["resources"]["limits"] == {"google.com/tpu": chips}
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
+
+
+@pytest.mark.parametrize("flags", [GPU, TPU], ids=["gpu", "tpu"])
+def test_what_happens_after_a_pod_failed(launch, flags):
+    _, _, job = launch(*flags, "--restarts=7")
+    rules = job["spec"]["podFailurePolicy"]["rules"]
+    by_code = {
+        code: rule["action"]
+        for rule in rules
+        if "onExitCodes" in rule
+        for code in rule["onExitCodes"]["values"]
+    }
+    assert by_code == {2: "FailJob", 3: "FailJob", 75: "Ignore"}
+    assert job["spec"]["backoffLimit"] == 7
+    assert pod_of(job)[0]["restartPolicy"] == "Never"  # Or the rules do not hold.
+
+
+def test_the_log_of_each_pod_of_process_0_is_shown_once(stubs, launch):
+    pods = ("", "b16-0-a Pending", "b16-0-a Running", "b16-0-a Failed", "b16-0-b Running")
+    results = ("", "", "", "", "SuccessCriteriaMet Complete")
+    assert launch(*TPU, pods=pods, results=results)[0] == 0
+    calls = [call[1:] for call in stubs.calls]
+    assert all(call[0] == "--namespace=team" for call in calls)
+    assert [call[1:] for call in calls if call[1] == "logs"] == [
+        ["logs", "--follow", "b16-0-a"],
+        ["logs", "--follow", "b16-0-b"],
+    ]
+    selector = "--selector=run=b16,batch.kubernetes.io/job-completion-index=0"
+    assert calls[0] == ["--namespace=team", "apply", "--filename=-"]
+    assert calls[1][1:4] == ["get", "pods", selector]
+
+
+def test_a_failed_job_fails(launch):
+    assert launch(*GPU, results=("FailureTarget Failed",))[0] == 1
+
+
+def test_what_is_deleted(stubs):
+    stubs.add("kubectl")
+    delete = ["delete", "job/b16", "service/b16", "--ignore-not-found"]
+    code, output, _ = stubs.run(*LAUNCHER, "--name=b16", "--delete", "--dry_run")
+    assert (code, shlex.split(output)) == (0, ["kubectl", "--namespace=default", *delete])
+    assert not stubs.called
+    assert stubs.run(*LAUNCHER, "--name=b16", "--delete")[0] == 0
+    assert stubs.calls == [["kubectl", "--namespace=default", *delete]]
+
+
+def test_a_dry_run_calls_nothing(stubs):
+    stubs.add("kubectl")
+    code, output, _ = stubs.run(*LAUNCHER, *TPU, "--dry_run", "--", *RUN)
+    assert code == 0
+    assert not stubs.called
+    assert output.startswith("kubectl --namespace=team apply --filename=- <<'END'\n")
+    manifest = output.split("<<'END'\n")[1].split("\nEND\n")[0]
+    assert [document["kind"] for document in yaml.safe_load_all(manifest)] == ["Service", "Job"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--name=B16", *GPU[1:]), "--name=B16: expected"),
+        (GPU[:2], "--bucket is needed"),
+        ((*COMMON, "--accelerator=tpu-v6e-slice"), "needs --topology"),
+    ],
+)
+def test_mistakes_are_named(stubs, flags, message):
+    code, _, errors = stubs.run(*LAUNCHER, *flags, "--", *RUN)
+    assert code == 2
+    assert message in errors

@@ -1,0 +1,106 @@
+"""launch/gpu_host.sh and launch/slurm.sbatch, with stand-ins for what they call."""
+
+import shlex
+import signal
+
+import pytest
+
+from tests.runs import ROOT
+
+GPU_HOST = ("bash", ROOT / "launch/gpu_host.sh")
+SLURM = ("bash", ROOT / "launch/slurm.sbatch")
+RUN = ("--config=a b.py", "--config.note=it's $HOME")
+TRAINING = ["-m", "vit_jax.main", *RUN]
+SRUN = ["--kill-on-bad-exit=0", "--wait=120", "--label", "--unbuffered", "python", *TRAINING]
+
+
+@pytest.mark.parametrize(
+    ("body", "flags", "code", "starts"),
+    [
+        ("sys.exit(0)", (), 0, 1),
+        ("sys.exit(2)", (), 2, 1),
+        ("sys.exit(75 if count() < 3 else 0)", (), 0, 3),
+        ("sys.exit(75)", ("--restarts=1",), 75, 2),
+    ],
+)
+def test_gpu_host_starts_a_stopped_run_again(stubs, body, flags, code, starts):
+    stubs.add("nvidia-smi")
+    stubs.add("python", body)
+    assert stubs.run(*GPU_HOST, *flags, "--", *RUN, PYTHON="python")[0] == code
+    assert stubs.calls == [["nvidia-smi", "--list-gpus"], *[["python", *TRAINING]] * starts]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_gpu_host_passes_signals_on_and_does_not_restart(stubs, number):
+    stubs.add("nvidia-smi")
+    stubs.add(
+        "python",
+        """
+        import signal
+        def stop(number, frame):
+            print("got", number, flush=True)
+            time.sleep(0.5)  # Saving.
+            sys.exit(75)
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        print("ready", flush=True)
+        time.sleep(50)
+        """,
+    )
+    process = stubs.start(*GPU_HOST, "--", *RUN, PYTHON="python")
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=30)
+    assert output == f"got {number:d}\n"
+    assert process.returncode == 75
+    assert len(stubs.calls) == 2
+
+
+def test_gpu_host_needs_gpus(stubs):
+    stubs.add("nvidia-smi", "sys.exit(9)")
+    code, _, errors = stubs.run(*GPU_HOST, "--", *RUN)
+    assert code == 2
+    assert "no NVIDIA GPU" in errors
+
+
+def test_gpu_host_dry_run(stubs):
+    code, output, _ = stubs.run(*GPU_HOST, "--dry_run", "--", *RUN, PYTHON="python")
+    assert code == 0
+    assert [shlex.split(line) for line in output.splitlines()] == [
+        ["nvidia-smi", "--list-gpus"],
+        ["env", "PYTHONUNBUFFERED=1", "python", *TRAINING],
+    ]
+    assert not stubs.called
+
+
+@pytest.mark.parametrize("code", [0, 3, 75])
+def test_slurm_requeues_a_stopped_run(stubs, code):
+    stubs.add("srun", f"print(os.environ['SRUN_CPUS_PER_TASK']); sys.exit({code})")
+    stubs.add("scontrol")
+    environment = {"SLURM_JOB_ID": "12", "SLURM_CPUS_PER_TASK": "7", "PYTHON": "python"}
+    returned, output, _ = stubs.run(*SLURM, "--", *RUN, **environment)
+    assert returned == code
+    assert "\n7\n" in output
+    requeue = [["scontrol", "requeue", "12"]] if code == 75 else []
+    assert stubs.calls == [["srun", *SRUN], *requeue]
+
+
+def test_slurm_waits_for_the_tasks_when_it_is_signalled_itself(stubs):
+    stubs.add("srun", "print('ready', flush=True); time.sleep(2); sys.exit(75)")
+    stubs.add("scontrol")
+    process = stubs.start(*SLURM, "--", *RUN, SLURM_JOB_ID="12")
+    while process.stdout.readline() != "ready\n":
+        pass
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert stubs.calls[-1] == ["scontrol", "requeue", "12"]
+
+
+def test_slurm_dry_run(stubs):
+    code, output, _ = stubs.run(*SLURM, "--dry_run", "--", *RUN, PYTHON="python")
+    assert code == 0
+    lines = output.splitlines()
+    assert shlex.split(lines[0]) == ["srun", *SRUN]
+    assert lines[-1] == 'scontrol requeue "$SLURM_JOB_ID"'
+    assert not stubs.called

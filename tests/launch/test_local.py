@@ -1,0 +1,122 @@
+"""launch/local.py, with small programs in place of training."""
+
+import json
+import shlex
+import signal
+import sys
+import time
+
+import pytest
+
+from tests.runs import ROOT
+
+LOCAL = (sys.executable, ROOT / "launch/local.py")
+
+
+@pytest.fixture
+def run(stubs, tmp_path):
+    """Runs a module of the given body in so many processes: what Popen knows of the launcher."""
+
+    def start(body, *flags, num_processes=2, arguments=(), **environment):
+        (tmp_path / "trained.py").write_text(
+            "import os, signal, sys, time\nindex = int(sys.argv[-1].split('=')[1])\n" + body
+        )
+        environment = {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", **environment}
+        flags = (f"--num_processes={num_processes}", "--module=trained", *flags)
+        return stubs.start(*LOCAL, *flags, "--", *arguments, **environment)
+
+    return start
+
+
+def finish(process):
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+def test_every_process_gets_arguments_environment_and_its_place(run):
+    body = "import json; print(json.dumps([os.environ['WORD'], *sys.argv[1:]])); print('e', file=sys.stderr)"
+    code, output, errors = finish(
+        run(body, "--port=1234", num_processes=3, arguments=("a b", "$c"), WORD="passed on")
+    )
+    assert code == 0
+    assert sorted(errors.splitlines()) == ["[0] e", "[1] e", "[2] e"]
+    seen = {line[:3]: json.loads(line[4:]) for line in output.splitlines()}
+    for index in range(3):
+        assert seen[f"[{index}]"] == [
+            *("passed on", "a b", "$c", "--coordinator_address=localhost:1234"),
+            *("--num_processes=3", f"--process_id={index}"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ("0, 0", 0),
+        ("75, 75", 75),
+        ("0, 3", 3),
+        ("75, 2", 2),
+        ("-9, 0", 137),
+    ],
+)
+def test_exit_codes(run, codes, expected):
+    body = f"""
+code = ({codes})[index]
+os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
+"""
+    assert finish(run(body))[0] == expected
+
+
+def test_what_still_runs_after_a_failure_is_killed(run):
+    start = time.monotonic()
+    body = "time.sleep(50) if index else sys.exit(3)"
+    assert finish(run(body, "--grace_seconds=0.5"))[0] == 3
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_passed_on_and_no_restart_follows(run, number):
+    body = """
+def stop(number, frame):
+    print("got", number, flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGINT, stop)
+print("ready", flush=True)
+time.sleep(50)
+"""
+    process = run(body, "--restarts=3")
+    ready = {process.stdout.readline() for _ in range(2)}
+    assert ready == {"[0] ready\n", "[1] ready\n"}
+    process.send_signal(number)
+    code, output, _ = finish(process)
+    assert code == 75
+    assert sorted(output.splitlines()) == [f"[0] got {number:d}", f"[1] got {number:d}"]
+
+
+def test_a_stopped_run_starts_again(run, tmp_path):
+    body = f"""
+path = {str(tmp_path)!r} + f"/{{index}}"
+again = os.path.exists(path)
+open(path, "w").close()
+sys.exit(0 if again else 75)
+"""
+    code, _, errors = finish(run(body, "--restarts=1"))
+    assert code == 0
+    assert "Starting again (1 of 1)." in errors
+
+
+def test_a_dry_run_prints_the_commands(stubs):
+    code, output, _ = stubs.run(
+        *LOCAL, "--num_processes=2", "--port=7", "--dry_run", "--", "--config=a b",
+        CUDA_VISIBLE_DEVICES="0,1,2,3",
+    )  # fmt: skip
+    assert code == 0
+    expected = [
+        [
+            *("PYTHONUNBUFFERED=1", f"JAX_LOCAL_DEVICE_IDS={2 * index},{2 * index + 1}"),
+            *(sys.executable, "-m", "vit_jax.main", "--config=a b"),
+            *("--coordinator_address=localhost:7", "--num_processes=2", f"--process_id={index}"),
+        ]
+        for index in range(2)
+    ]
+    assert [shlex.split(line) for line in output.splitlines()] == expected

@@ -1,0 +1,204 @@
+"""launch/tpu_vm.sh against a stand-in for gcloud, and tpu_worker.sh against ones for the worker's."""
+
+import shlex
+
+import pytest
+
+from tests.runs import ROOT
+
+TPU_VM = ("bash", ROOT / "launch/tpu_vm.sh")
+WORKER = ("bash", ROOT / "launch/tpu_worker.sh")
+PLACE = ["--zone=z", "--project=p"]
+FLAGS = ("--name=n", *PLACE)
+RUN = ("--config=a b.py", "--workdir=gs://b/r", "--config.note=it's $HOME")
+DESCRIBE = ["describe", "n", *PLACE, "--format=value(state.state)"]
+CREATE = [
+    *("create", "n", *PLACE, "--node-id=n", "--accelerator-type=v5litepod-16"),
+    "--runtime-version=v2-alpha-tpuv5-lite",
+]
+DELETE = ["delete", "n", *PLACE, "--force", "--quiet"]
+
+# Answers of gcloud: to `describe` and `status` one after another, the last one again and again.
+GCLOUD = """
+states, codes = {states!r}, {codes!r}
+if "describe" in arguments:
+    state = states[min(count(), len(states)) - 1]
+    if state == "NONE":
+        sys.exit("ERROR: NOT_FOUND: no such thing")
+    print(state)
+if arguments[-1].endswith("tpu_worker.sh status"):
+    print(codes[min(count(), len(codes)) - 1])
+"""
+
+
+@pytest.fixture
+def tpu_vm(stubs, tmp_path):
+    """Runs tpu_vm.sh with these answers; its exit code, and the calls in few words."""
+
+    def run(states, codes, *arguments):
+        stubs.add("gcloud", GCLOUD.format(states=states, codes=codes))
+        stubs.add("tar")
+        code, _, errors = stubs.run(*TPU_VM, *arguments, TMPDIR=str(tmp_path))
+        return code, [in_short(call) for call in stubs.calls], errors
+
+    return run
+
+
+def in_short(call):
+    """Queued resources: their verb and flags. Of what runs on workers: which ones, and the command."""
+    if call[:4] == ["gcloud", "compute", "tpus", "queued-resources"]:
+        return call[4:]
+    if call[:6] == ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "n"]:
+        assert call[6:8] == PLACE
+        worker, command = (text.split("=", 1)[1] for text in call[8:])
+        return [worker, *shlex.split(command)]
+    return call[:1] if call[0] == "tar" else call[3:5]
+
+
+def worker(which, *arguments):
+    return [which, "bash", "vit_jax/launch/tpu_worker.sh", *arguments]
+
+
+UNPACK = ["all", *shlex.split("mkdir -p vit_jax && tar -xzf vit_jax.tar.gz -C vit_jax")]
+INSTALL = [["tar"], ["tpu-vm", "scp"], UNPACK, worker("all", "install")]
+START, FOLLOW = worker("all", "start", *RUN), worker("0", "follow")
+STATUS = worker("0", "status")
+
+
+def test_a_new_slice_is_made_ready_and_runs(tpu_vm):
+    states = ["NONE", "WAITING_FOR_RESOURCES", "ACTIVE"]
+    run = ("run", *FLAGS, "--type=v5litepod-16", "--spot", "--data=gs://d/images", "--", *RUN)
+    code, calls, _ = tpu_vm(states, [0], *run)
+    assert code == 0
+    assert calls == [
+        *(DESCRIBE, [*CREATE, "--spot"], DESCRIBE, DESCRIBE),
+        *(*INSTALL, worker("all", "mount", "gs://d/images", "/mnt/data")),
+        *(START, FOLLOW, STATUS),
+    ]
+
+
+def test_a_run_that_is_going_on_is_only_shown(tpu_vm):
+    run = ("run", *FLAGS, "--type=v5litepod-16", "--", *RUN)
+    code, calls, _ = tpu_vm(["ACTIVE"], ["running", "running", 3], *run)
+    assert code == 3
+    assert calls == [DESCRIBE, STATUS, FOLLOW, STATUS, FOLLOW, STATUS]
+
+
+def test_a_preempted_slice_is_asked_for_again(tpu_vm):
+    states = ["ACTIVE", "SUSPENDED", "NONE", "ACTIVE"]
+    run = ("run", *FLAGS, "--type=v5litepod-16", "--delete", "--", *RUN)
+    code, calls, errors = tpu_vm(states, ["none", "none", 0], *run)
+    assert code == 0
+    again = [DESCRIBE, DELETE, DESCRIBE, CREATE, DESCRIBE, *INSTALL, START, FOLLOW, STATUS]
+    assert calls == [DESCRIBE, STATUS, *INSTALL, START, FOLLOW, STATUS, *again, DELETE]
+    assert "code none: starting it again (1 of 100)" in errors
+
+
+@pytest.mark.parametrize(("code", "starts"), [(75, 3), (1, 3), (134, 3), (2, 1), (3, 1)])
+def test_what_is_worth_it_is_started_again(tpu_vm, code, starts):
+    run = ("run", *FLAGS, "--type=v5litepod-16", "--restarts=2", "--copy_data", "--data=gs://d")
+    returned, calls, _ = tpu_vm(["ACTIVE"], [code], *run, "--", *RUN)
+    assert returned == code
+    assert calls.count(START) == starts
+    assert calls.count(worker("all", "copy", "gs://d", "/mnt/data")) == starts
+
+
+def test_the_other_commands(tpu_vm):
+    assert tpu_vm([], [], "delete", *FLAGS)[:2] == (0, [DELETE])
+    assert tpu_vm([], [], "logs", *FLAGS)[1][1:] == [FOLLOW]
+    assert tpu_vm([], [], "stop", *FLAGS)[1][2:] == [worker("all", "stop")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "--name=n", "--", *RUN), "--name and --zone are needed"),
+        (("run", *FLAGS, "--", *RUN), "--type is needed"),
+        (("run", *FLAGS, "--type=v5litepod-16"), "name the run after --"),
+        (("run", *FLAGS, "--type=v9-8", "--", *RUN), "name its runtime with --version"),
+        (("fly", *FLAGS), "unknown command fly"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_called(stubs, arguments, message):
+    stubs.add("gcloud")
+    code, _, errors = stubs.run(*TPU_VM, *arguments)
+    assert code == 2
+    assert message in errors
+    assert not stubs.called
+
+
+def test_what_gcloud_cannot_say_ends_it(stubs):
+    stubs.add("gcloud", "sys.exit('ERROR: PERMISSION_DENIED')")
+    run = ("run", *FLAGS, "--type=v5litepod-16", "--", *RUN)
+    code, _, errors = stubs.run(*TPU_VM, *run)
+    assert code == 2
+    assert "PERMISSION_DENIED" in errors
+
+
+def test_a_dry_run_prints_what_a_new_slice_takes(stubs, tpu_vm):
+    run = (*FLAGS, "--type=v5litepod-16", "--delete", "--data=gs://d")
+    code, output, _ = stubs.run(*TPU_VM, "run", "--dry_run", *run, "--", *RUN)
+    assert code == 0
+    assert not stubs.called
+    printed = [in_short(shlex.split(line)) for line in output.splitlines()]
+    calls = tpu_vm(["NONE", "ACTIVE"], [0], "run", *run, "--", *RUN)[1]
+    assert printed == [call for call in calls if call not in (DESCRIBE, STATUS)]
+
+
+def test_the_worker_starts_a_unit_in_place_of_one_that_others_left(stubs):
+    for name in ("sudo", "systemctl"):
+        stubs.add(name)
+    assert stubs.run(*WORKER, "start", *RUN)[0] == 0
+    *before, last = (call[1:] for call in stubs.calls)
+    assert before == [["systemctl", "stop", "vit_jax"], ["systemctl", "reset-failed", "vit_jax"]]
+    assert last[:2] == ["systemd-run", "--unit=vit_jax"]
+    assert f"--working-directory={ROOT}" in last
+    assert "--property=RemainAfterExit=yes" in last
+    assert last[-6:] == [f"{ROOT}/.venv/bin/python", "-m", "vit_jax.main", *RUN]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("running", "running"), ("exited", "75"), ("failed", "75"), ("dead", "none")],
+)
+def test_the_worker_tells_how_the_run_is(stubs, state, expected):
+    stubs.add("systemctl", f"print({state!r} if 'SubState' in arguments[2] else 75)")
+    code, output, _ = stubs.run(*WORKER, "status")
+    assert (code, output) == (0, expected + "\n")
+
+
+def test_the_worker_shows_the_log_until_the_run_ends(stubs):
+    stubs.add(
+        "systemctl",
+        "print('abc' if 'Invocation' in arguments[2] else 'running' if count() < 2 else 'failed')",
+    )
+    stubs.add("sudo", "print('line', flush=True); time.sleep(0 if arguments[0] == 'kill' else 1)")
+    code, output, _ = stubs.run(*WORKER, "follow")
+    assert code == 0
+    assert output == "line\n" * 2
+    journal, kill = (call for call in stubs.calls if call[0] == "sudo")
+    assert journal[1:3] == ["journalctl", "--unit=vit_jax"]
+    assert {"--follow", "--no-tail", "_SYSTEMD_INVOCATION_ID=abc"} <= set(journal)
+    assert kill[1] == "kill"
+
+
+@pytest.mark.parametrize(
+    ("url", "bucket"), [("gs://d", ["d"]), ("gs://d/a/b", ["--only-dir=a/b", "d"])]
+)
+def test_the_worker_mounts_a_bucket_or_a_folder_in_it_once(stubs, url, bucket):
+    stubs.add("mountpoint", "sys.exit(1)")
+    for name in ("gcsfuse", "sudo"):
+        stubs.add(name)
+    assert stubs.run(*WORKER, "mount", url, "/mnt/x")[0] == 0
+    assert stubs.calls[-1] == ["gcsfuse", "--implicit-dirs", "-o", "ro", *bucket, "/mnt/x"]
+    stubs.add("mountpoint")
+    before = len(stubs.calls)
+    assert stubs.run(*WORKER, "mount", url, "/mnt/x")[0] == 0
+    assert len(stubs.calls) == before + 1
+
+
+def test_the_worker_copies_data(stubs):
+    for name in ("gcloud", "sudo"):
+        stubs.add(name)
+    assert stubs.run(*WORKER, "copy", "gs://d/a", "/mnt/x")[0] == 0
+    assert stubs.calls[-1] == ["gcloud", "storage", "rsync", "--recursive", "gs://d/a", "/mnt/x"]
