@@ -5,12 +5,15 @@
 writes them anew. A change in a default or a recipe then shows in the diff.
 """
 
+import ast
 import pathlib
 
 from ml_collections import ConfigDict
 
+from configs.augreg import DEFAULT_LEVELS, LEVELS
 from vit_jax.config import default_config, flatten
 from vit_jax.config_file import load_config
+from vit_jax.recipes.deit import DEIT, DEIT3_EPOCHS, DEIT3_MODELS, ON_IMAGENET_21K
 from vit_jax.recipes.finetuning import TABLE_4
 from vit_jax.recipes.models import ALL, RESNETS, TRANSFORMERS
 from vit_jax.recipes.pretraining import DATASETS
@@ -18,6 +21,8 @@ from vit_jax.recipes.vtab import TASKS
 
 ROOT = pathlib.Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "configs"
+
+AUGREG_MODELS = DEFAULT_LEVELS["imagenet2012"]
 
 # Config file -> the arguments of each of its presets.
 PRESETS = {
@@ -27,7 +32,23 @@ PRESETS = {
     "transfer": ["pretrain", "finetune", "scratch"],
     "vit": [f"{model},{dataset}" for dataset in DATASETS for model in TRANSFORMERS]
     + ["l16,imagenet21k,30", "l16,jft300m,7", "r50_l16,jft300m,7"],
-    "bit": [f"{model},{dataset}" for dataset in DATASETS for model in RESNETS],
+    "bit": [f"{model},{dataset}" for dataset in DATASETS for model in RESNETS]
+    + [f"r50x1,{dataset},sgd" for dataset in DATASETS]
+    + [f"r50x1,{dataset},hyperrule" for dataset in TABLE_4],
+    "augreg": [f"{model},{dataset}" for dataset in DEFAULT_LEVELS for model in AUGREG_MODELS]
+    + [f"b16,imagenet2012,{level}" for level in LEVELS]
+    + [f"b16,imagenet21k,,{part}" for part in ("wd0.03", "drop", "wd0.1+drop", "wd0.03+drop")],
+    "plain_vit": ["90", "150", "300"],
+    "deit": list(DEIT),
+    "deit3": [f"{model},{epochs}" for epochs in DEIT3_EPOCHS for model in DEIT3_MODELS]
+    + [
+        f"{model},{epochs},finetune"
+        for epochs in DEIT3_EPOCHS
+        for model in DEIT3_MODELS
+        if model != "s16" or epochs in ON_IMAGENET_21K
+    ],
+    "scaling_vit": ["g14", "G14"],
+    "sam": ["s32", "s16", "b32", "b16"],
     "finetune": [f"{model},cifar10" for model in ALL]
     + [f"{model},{dataset}" for dataset in TABLE_4 for model in ("b16", "h14")],
     "vtab": [f"{task},l16" for task in TASKS],
@@ -36,13 +57,18 @@ PRESETS = {
 
 def load(name: str, arguments: str = "") -> ConfigDict:
     """The config of one preset."""
-    return load_config(f"{ROOT / 'configs' / name}.py" + (f":{arguments}" if arguments else ""))
+    return load_config(str(path_of(name)) + f":{arguments}" * bool(arguments))
+
+
+def path_of(name: str) -> pathlib.Path:
+    """A config file."""
+    return ROOT / "configs" / f"{name}.py"
 
 
 def text_of(name: str) -> str:
-    """All presets of a config file: what differs from the defaults, a key a line."""
+    """All presets of a config file: its source, then what differs from the defaults, a key a line."""
     defaults = flatten(default_config())
-    parts = []
+    parts = ["# " + ast.get_docstring(ast.parse(path_of(name).read_text())).splitlines()[0]]
     for arguments in PRESETS[name]:
         config = flatten(load(name, arguments))
         lines = [f"{key} = {config[key]!r}" for key in config if config[key] != defaults[key]]

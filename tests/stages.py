@@ -1,5 +1,7 @@
 """The stages of `train.run` one by one, on a mesh of a test's choosing."""
 
+import functools
+
 import jax
 import numpy as np
 
@@ -7,7 +9,6 @@ from vit_jax import sharding, train
 from vit_jax.config import default_config, durations, model_options
 from vit_jax.data.dataset import open_dataset, train_batches
 from vit_jax.forward import make_forward
-from vit_jax.model_file import Preprocessing
 from vit_jax.optimizer import build_optimizer
 from vit_jax.parameter_groups import parameter_groups
 from vit_jax.train_step import make_train_step
@@ -32,14 +33,20 @@ class Setup:
         groups = parameter_groups(config.optimizer, params)
         self.trainable = groups.trainable
         self.optimizer = build_optimizer(config.optimizer, self.schedule, groups)
-        initialize = train.make_initializer(config, self.options, self.optimizer, self.trainable)
-        self.abstract = train.abstract_state(initialize, config.seed, mesh)
-        self.state = train.initial_state(initialize, config.seed, self.abstract)
+        self.initialize = train.make_initializer(
+            config, self.options, self.optimizer, self.trainable
+        )
+        self.abstract = train.abstract_state(self.initialize, config.seed, mesh)
         structure = train.model_structure(config.model.name, self.options)
-        forward = make_forward(structure, Preprocessing(), mesh)
+        forward = make_forward(structure, train.preprocessing_of(config.data), mesh)
         self.step = make_train_step(
             config, forward, self.optimizer, self.trainable, self.schedule, self.abstract, mesh
         )
+
+    @functools.cached_property
+    def state(self):
+        """The state before the first update; made when asked for."""
+        return train.initial_state(self.initialize, self.config.seed, self.abstract)
 
     def batches(self):
         rows = sharding.batch_sharding(self.mesh)

@@ -3,12 +3,15 @@
 import dataclasses
 import logging
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from configs import bit, digits, fashion_mnist, folder, vit
 from vit_jax import train
 from vit_jax.config import durations, model_options, validate
 from vit_jax.errors import ConfigError
+from vit_jax.model_file import read_model_file
 from vit_jax.models import registry
 from vit_jax.recipes import pretraining
 from vit_jax.recipes.models import RESNETS, TRANSFORMERS
@@ -49,6 +52,12 @@ SIZES = {
 }
 
 
+def num_classes_of(config):
+    """Those of the model, or where data is not named yet, those that are planned with."""
+    assert bool(config.model.num_classes) == bool(config.data.source)
+    return config.model.num_classes or config.data.num_classes
+
+
 @pytest.mark.parametrize(
     ("model", "dataset", "epochs", "learning_rate", "decay", "weight_decay", "dropout"), ROWS
 )
@@ -70,7 +79,7 @@ def test_every_row_of_table_3(model, dataset, epochs, learning_rate, decay, weig
         0.9,
         0.999,
     )
-    options = model_options(config, config.model.num_classes)
+    options = model_options(config, num_classes_of(config))
     assert options.image_size == (224, 224)
     assert options.representation_size == options.width
     assert (config.loss, options.head_bias) == ("sigmoid", -10.0)
@@ -92,7 +101,7 @@ def test_resnet_rows_of_table_3(model, learning_rate):
         assert config.note == ""
         assert config.optimizer.learning_rate == learning_rate
         assert (config.total_epochs, config.optimizer.weight_decay) == (7, 0.1)
-        options = model_options(config, config.model.num_classes)
+        options = model_options(config, num_classes_of(config))
         assert options.preactivation == (form == model)
 
 
@@ -106,7 +115,8 @@ def test_every_model_has_a_recipe_for_every_dataset(preset, dataset):
     module, name = preset
     config = module.get_config(f"{name},{dataset}")
     validate(config)
-    assert model_options(config, config.model.num_classes).num_classes == SIZES[dataset][1]
+    assert num_classes_of(config) == SIZES[dataset][1]
+    model_options(config, num_classes_of(config))
 
 
 @pytest.mark.parametrize(("model", "dataset"), NO_ROW)
@@ -147,7 +157,7 @@ def test_without_arguments_it_is_vit_b_16_on_imagenet():
         ("b16,cifar10", "'cifar10' is not one of imagenet2012, imagenet21k, jft300m"),
         ("b16,jft300m,14", "7 epochs here, not 14"),
         ("l16,jft300m,90", "7 and 14 epochs here, not 90"),
-        ("b16,imagenet2012,many", "expected MODEL"),
+        ("b16,imagenet2012,many", "300 epochs here, not many"),
         ("b16,imagenet2012,300,x", "expected MODEL"),
     ],
 )
@@ -175,6 +185,29 @@ def test_a_dry_run_needs_no_data(arguments, expected, caplog):
         assert train.run(vit.get_config(arguments), "", dry_run=True) == {}
     for text in expected:
         assert text in caplog.text
+
+
+def test_the_head_has_the_classes_of_the_data_that_is_named(tmp_path, caplog):
+    for index, name in enumerate(("cat", "dog", "fox")):
+        for split in ("train", "val"):
+            folder_of = tmp_path / "photos" / split / name
+            folder_of.mkdir(parents=True)
+            picture = np.full((24, 24, 3), 80 * index, np.uint8)
+            for number in range(4):
+                Image.fromarray(picture).save(folder_of / f"{number}.png")
+    config = vit.get_config("ti16,imagenet21k")
+    config.data.source = f"folder:{tmp_path / 'photos'}"
+    config.model.update({"image_size": 32, "depth": 1, "width": 16, "num_heads": 2})
+    config.model.update({"mlp_width": 16, "representation_size": 16, "dtype": "float32"})
+    config.update({"batch_size": 8, "total_steps": 1})
+    with caplog.at_level(logging.INFO, logger="vit_jax"):
+        train.run(config, "", dry_run=True)
+    assert "ViT-Ti/16 for 3 classes" in caplog.text
+    assert "12 examples an epoch" in caplog.text
+
+    train.run(config, tmp_path / "run")
+    file = read_model_file(tmp_path / "run")
+    assert (file.options["num_classes"], file.class_names) == (3, ("cat", "dog", "fox"))
 
 
 @pytest.mark.parametrize("dataset", ["imagenet21k", "jft300m"])

@@ -47,6 +47,7 @@ RANGES = {  # lowest, highest; both included, and finite
     "batch_size": (1, ANY),
     "data.num_train_examples": (0, ANY),
     "data.num_eval_examples": (0, ANY),
+    "data.num_classes": (0, ANY),
     "log_every_steps": (1, ANY),
     "keep_checkpoints": (1, ANY),
     "data.held_out_fraction": (0, 0.9),
@@ -143,6 +144,7 @@ def default_config() -> ConfigDict:
     data.classes = ()  # Only these, by name and in this order; (): all of them.
     data.num_train_examples = 0  # 0: ask the data. Presets state it, to plan without data.
     data.num_eval_examples = 0  # Only `fake` data needs it.
+    data.num_classes = 0  # To plan with until `source` is named; of `fake` data.
     data.held_out_fraction = 0.1  # Evaluation share of a folder without split folders.
     data.train_crop = "inception"  # Of data/crops.py, with arguments: "inception(0.2, 1)".
     data.flip = True  # Mirror every other training image, at random.
@@ -152,6 +154,8 @@ def default_config() -> ConfigDict:
     data.eval_resize = 256  # The smaller side before the centre crop.
     data.interpolation = "bilinear"  # bilinear | bicubic
     data.antialias = True  # False: the reference's resize, which does not.
+    data.mean = (0.5,)  # Of pixels in [0, 1], for all channels or each; weights bring their own.
+    data.std = (0.5,)  # Pixels become (pixel - mean) / std.
     data.num_threads = 0  # Decoding threads; 0: chosen from the number of cores.
     data.num_workers = 0  # Decoding processes besides, for hosts with many cores.
 

@@ -167,8 +167,10 @@ def build_schedule(config: ConfigDict, durations: config_lib.Durations) -> Sched
 
 
 def preprocessing_of(data: ConfigDict) -> Preprocessing:
-    """How images are prepared for evaluation and for use; normalised to [-1, 1]."""
+    """How images are prepared for evaluation and for use."""
     return Preprocessing(
+        mean=tuple(data.mean),
+        std=tuple(data.std),
         crop=data.eval_crop,
         resize=data.eval_resize,
         interpolation=data.interpolation,

@@ -179,6 +179,7 @@ class Fake:
 def fake(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     """Needs no files; `num_train_examples` and `num_eval_examples` give the sizes."""
     del place
+    shape = shape._replace(num_classes=shape.num_classes or data.num_classes)
     if not shape.num_classes:
         raise ConfigError("config.data.source=fake needs --config.model.num_classes=NUMBER.")
     train = functools.partial(Fake, data.num_train_examples or 1024, shape, 0)

@@ -31,6 +31,8 @@ class Dataset:
 def open_dataset(config: ConfigDict, *, required: bool = True) -> Dataset:
     """Opens both splits; unless `required`, only if the config leaves sizes to the data.
 
+    `data.num_classes` is a plan's, where no source is named yet: a source has its own.
+
     Raises DataError if the data is missing or does not fit the model, ConfigError if a transform
     is impossible.
     """
@@ -40,8 +42,9 @@ def open_dataset(config: ConfigDict, *, required: bool = True) -> Dataset:
         transforms.train_transform(data, size, channels),
         transforms.eval_transform(data, size, channels),
     )
-    if not required and data.num_train_examples and num_classes:
-        return Dataset(None, None, *transforms_of, data.num_train_examples, num_classes, ())
+    planned_classes = num_classes or (0 if data.source else data.num_classes)
+    if not required and data.num_train_examples and planned_classes:
+        return Dataset(None, None, *transforms_of, data.num_train_examples, planned_classes, ())
 
     def open_split(split: str) -> Source:
         source = open_source(

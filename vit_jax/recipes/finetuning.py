@@ -12,7 +12,8 @@ from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.registry import model_options
-from vit_jax.recipes.models import ALL, choose
+from vit_jax.recipes.arguments import choose
+from vit_jax.recipes.models import ALL
 
 BATCH_SIZE = 512
 SMALL_RATES = (0.001, 0.003, 0.01, 0.03)
@@ -61,13 +62,7 @@ def finetuning(arguments: str) -> ConfigDict:
     """The recipe of Table 4 for MODEL[,DATASET], where DATASET may be folder:DIR."""
     model, _, dataset = arguments.partition(",")
     name = ALL[choose(arguments, model or "b16", ALL)]
-    kind, _, folder = dataset.partition(":")
-    if kind == FOLDER:
-        if not folder:
-            raise ConfigError(f"{arguments!r}: name the folder: MODEL,folder:DIR.")
-        task = FOLDER_TASK._replace(source=dataset)
-    else:
-        task = TABLE_4[choose(arguments, dataset or "cifar10", {**TABLE_4, "folder:DIR": None})]
+    task = named_task(arguments, dataset or "cifar10")
     config = from_weights(name)
     config.total_steps = task.steps
     config.warmup_steps = task.warmup_steps
@@ -85,6 +80,16 @@ def finetuning(arguments: str) -> ConfigDict:
     config.sweep.train_split = f"train[:{task.train_percent}%]"
     config.sweep.eval_split = f"train[{task.train_percent}%:]"
     return config
+
+
+def named_task(arguments: str, dataset: str) -> Task:
+    """The task of a name in Table 4, or of folder:DIR; raises ConfigError for any other."""
+    kind, _, folder = dataset.partition(":")
+    if kind != FOLDER:
+        return TABLE_4[choose(arguments, dataset, [*TABLE_4, "folder:DIR"])]
+    if not folder:
+        raise ConfigError(f"{arguments!r}: name the folder: MODEL,folder:DIR.")
+    return FOLDER_TASK._replace(source=dataset)
 
 
 def from_weights(name: str) -> ConfigDict:

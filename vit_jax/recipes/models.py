@@ -1,6 +1,5 @@
 """Short names of the models, as the arguments of config files: `configs/vit.py:b16`."""
 
-from vit_jax.errors import ConfigError
 from vit_jax.models import registry
 
 TRANSFORMERS = {
@@ -31,10 +30,3 @@ RESNETS = {
     name.removeprefix("BiT-").replace("-", "_").lower(): name for name in registry.RESNETS
 } | {"axial_r50": "AxialResNet50"}
 ALL = TRANSFORMERS | RESNETS
-
-
-def choose(arguments: str, value: str, known: dict) -> str:
-    """`value`, which stands in a config's `arguments`; raises ConfigError unless it is known."""
-    if value not in known:
-        raise ConfigError(f"{arguments!r}: {value!r} is not one of {', '.join(known)}.")
-    return value

@@ -1,4 +1,4 @@
-"""Pre-training recipes of the paper, as data: Table 3 of arXiv 2010.11929."""
+"""What all pre-training shares, and the paper's recipes, as data: Table 3 of arXiv 2010.11929."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
 from vit_jax.models.registry import model_options
 from vit_jax.models.vit import ViTOptions
-from vit_jax.recipes.models import choose
+from vit_jax.recipes.arguments import choose, split_arguments
 
 
 class PretrainingData(NamedTuple):
@@ -27,6 +27,34 @@ DATASETS = {
     "imagenet21k": PretrainingData("", 14_197_122, 21_843, ""),
     "jft300m": PretrainingData("", 303_000_000, 18_291, ""),
 }
+
+
+def pretraining(name: str, data: PretrainingData) -> ConfigDict:
+    """A model on a dataset at 224 px, as all recipes of pre-training have it.
+
+    Data without a source has the number of its classes from the source that the user names.
+    """
+    config = default_config()
+    config.eval_every_epochs = 1.0
+    config.checkpoint_every_steps = 1_000
+    config.data.source = data.source
+    config.data.num_train_examples = data.num_train_examples
+    config.data.eval_split = data.eval_split
+    config.data.eval_crop = "center"
+    config.model.name = name
+    if data.source:
+        config.model.num_classes = data.num_classes
+    else:
+        config.data.num_classes = data.num_classes
+    config.model.image_size = 224
+    config.model.dtype = "bfloat16"
+    return config
+
+
+def held_out(config: ConfigDict, *, train_percent: int) -> None:
+    """Trains on a part of the training split; Big Vision's recipes were chosen on the rest."""
+    config.data.train_split = f"train[:{train_percent}%]"
+    config.data.num_train_examples = round(config.data.num_train_examples * train_percent / 100)
 
 
 class Row(NamedTuple):
@@ -118,39 +146,27 @@ def paper_pretraining(models: dict[str, str], arguments: str, *, default_model: 
         longest that the table has.
       default_model: the short name for an empty MODEL.
     """
-    short_name, dataset, epochs = _parse(arguments, models, default_model)
-    name, data = models[short_name], DATASETS[dataset]
-    rows = TABLE_3[dataset]
+    model, dataset, given = split_arguments(arguments, "MODEL[,DATASET[,EPOCHS]]")
+    name = models[choose(arguments, model or default_model, models)]
+    rows = TABLE_3[choose(arguments, dataset := dataset or "imagenet2012", TABLE_3)]
     form = name.replace("BiT-v1-", "BiT-")  # Both forms of a ResNet share a row.
     owner = next(near for near in (form, *NEAREST.get(form, ())) if near in rows)
     row = rows[owner]
-    if epochs not in (*row.epochs, None):
+    if given and given not in map(str, row.epochs):
         raise ConfigError(
-            f"{arguments}: Table 3 has {' and '.join(map(str, row.epochs))} epochs here, not "
-            f"{epochs}; for others set --config.total_epochs."
+            f"{arguments!r}: Table 3 has {' and '.join(map(str, row.epochs))} epochs here, not "
+            f"{given}; for others set --config.total_epochs."
         )
 
-    config = default_config()
+    config = pretraining(name, DATASETS[dataset])
     if owner != form:
         config.note = f"Table 3 has no row for {name} on {dataset}: this is the one of {owner}."
     config.batch_size = 4096
-    config.total_epochs = float(epochs or row.epochs[-1])
+    config.total_epochs = float(given or row.epochs[-1])
     config.warmup_steps = 10_000
-    config.eval_every_epochs = 1.0
-    config.checkpoint_every_steps = 1_000
     # The paper is silent on the loss; its authors' code pre-trains with this one.
     config.loss = "sigmoid"
-
-    config.data.source = data.source
-    config.data.num_train_examples = data.num_train_examples
-    config.data.eval_split = data.eval_split
-    config.data.eval_crop = "center"
-
-    config.model.name = name
-    config.model.num_classes = data.num_classes
-    config.model.image_size = 224
     config.model.head_bias = -10.0  # All classes start improbable, as sigmoids have to.
-    config.model.dtype = "bfloat16"
     options = model_options(name)
     if isinstance(options, ViTOptions):
         config.model.representation_size = options.width  # The hidden tanh layer of section 3.1.
@@ -163,17 +179,3 @@ def paper_pretraining(models: dict[str, str], arguments: str, *, default_model: 
     config.optimizer.grad_clip_norm = 1.0
     config.schedule.name = row.decay
     return config
-
-
-def _parse(
-    arguments: str, models: dict[str, str], default_model: str
-) -> tuple[str, str, int | None]:
-    """MODEL, DATASET and EPOCHS (None if not given); raises ConfigError for unknown ones."""
-    parts = arguments.split(",")
-    if len(parts) > 3 or (not (epochs := "".join(parts[2:])).isdecimal() and epochs):
-        raise ConfigError(f"{arguments!r}: expected MODEL[,DATASET[,EPOCHS]].")
-    model = parts[0] or default_model
-    dataset = "".join(parts[1:2]) or "imagenet2012"
-    choose(arguments, model, models)
-    choose(arguments, dataset, DATASETS)
-    return model, dataset, int(epochs) if epochs else None

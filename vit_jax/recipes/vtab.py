@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from vit_jax.recipes.arguments import choose
 from vit_jax.recipes.finetuning import SMALL_RATES, from_weights, resolution
-from vit_jax.recipes.models import ALL, choose
+from vit_jax.recipes.models import ALL
 
 CROP = "resize_crop(448)"  # Then a random crop of the model's size, 384 px.
 RESIZE = "resize"

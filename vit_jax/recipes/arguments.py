@@ -1,0 +1,29 @@
+"""The arguments of config files: `configs/vit.py:b16,imagenet21k,90`."""
+
+import re
+from collections.abc import Collection
+
+from vit_jax.errors import ConfigError
+
+
+def split_arguments(arguments: str, form: str) -> list[str]:
+    """The arguments one by one, as many as `form` names; "" for those that are not given.
+
+    Args:
+      arguments: as given on the command line.
+      form: such as "MODEL[,DATASET[,EPOCHS]]".
+
+    Raises:
+      ConfigError: there are too many.
+    """
+    given, names = arguments.split(","), re.findall("[A-Z]+", form)
+    if len(given) > len(names):
+        raise ConfigError(f"{arguments!r}: expected {form}.")
+    return given + [""] * (len(names) - len(given))
+
+
+def choose(arguments: str, value: str, known: Collection[str]) -> str:
+    """`value`, which stands in a config's `arguments`; raises ConfigError unless it is known."""
+    if value not in known:
+        raise ConfigError(f"{arguments!r}: {value!r} is not one of {', '.join(known)}.")
+    return value
