@@ -10,8 +10,8 @@ from PIL import Image
 from configs import bit, digits, fashion_mnist, folder, vit
 from vit_jax import train
 from vit_jax.config import durations, model_options, validate
+from vit_jax.data.dataset import open_dataset
 from vit_jax.errors import ConfigError
-from vit_jax.model_file import read_model_file
 from vit_jax.models import registry
 from vit_jax.recipes import pretraining
 from vit_jax.recipes.models import RESNETS, TRANSFORMERS
@@ -197,17 +197,14 @@ def test_the_head_has_the_classes_of_the_data_that_is_named(tmp_path, caplog):
                 Image.fromarray(picture).save(folder_of / f"{number}.png")
     config = vit.get_config("ti16,imagenet21k")
     config.data.source = f"folder:{tmp_path / 'photos'}"
-    config.model.update({"image_size": 32, "depth": 1, "width": 16, "num_heads": 2})
-    config.model.update({"mlp_width": 16, "representation_size": 16, "dtype": "float32"})
-    config.update({"batch_size": 8, "total_steps": 1})
     with caplog.at_level(logging.INFO, logger="vit_jax"):
         train.run(config, "", dry_run=True)
     assert "ViT-Ti/16 for 3 classes" in caplog.text
     assert "12 examples an epoch" in caplog.text
 
-    train.run(config, tmp_path / "run")
-    file = read_model_file(tmp_path / "run")
-    assert (file.options["num_classes"], file.class_names) == (3, ("cat", "dog", "fox"))
+    dataset = open_dataset(config)
+    assert (dataset.num_classes, dataset.class_names) == (3, ("cat", "dog", "fox"))
+    assert dataset.num_train_examples == 12
 
 
 @pytest.mark.parametrize("dataset", ["imagenet21k", "jft300m"])

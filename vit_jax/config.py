@@ -100,6 +100,8 @@ def _is_rule(value: Any) -> bool:
 # What the elements of tuples are, and how to call them.
 ELEMENTS = {
     "data.classes": (lambda value: isinstance(value, str), "names in quotes, such as ('0','1')"),
+    "data.mean": (_is_number, "finite numbers from 0 on"),
+    "data.std": (lambda value: _is_number(value) and value > 0, "positive numbers"),
     "sweep.learning_rates": (_is_number, "finite numbers from 0 on"),
     "schedule.boundaries": (
         lambda value: _is_number(value) and value <= 1,

@@ -148,7 +148,7 @@ def paper_pretraining(models: dict[str, str], arguments: str, *, default_model: 
     """
     model, dataset, given = split_arguments(arguments, "MODEL[,DATASET[,EPOCHS]]")
     name = models[choose(arguments, model or default_model, models)]
-    rows = TABLE_3[choose(arguments, dataset := dataset or "imagenet2012", TABLE_3)]
+    rows = TABLE_3[choose(arguments, dataset := dataset or "imagenet2012", DATASETS)]
     form = name.replace("BiT-v1-", "BiT-")  # Both forms of a ResNet share a row.
     owner = next(near for near in (form, *NEAREST.get(form, ())) if near in rows)
     row = rows[owner]
