@@ -91,6 +91,7 @@ def test_dry_run_and_trace(preset):
     if config.data.source in ("digits", "folder:photos") or config.data.source.startswith("idx:"):
         config.data.update({"source": "fake", "classes": ()})
         config.model.num_classes = 10
+        config.batch_size = -(-config.batch_size // 8) * 8  # For eight devices.
     assert train.run(config, "", dry_run=True) == {}
 
     setup = Setup(shrunken(load(*preset)), mesh_of(1))

@@ -1,7 +1,7 @@
 """DeiT (2012.12877) and DeiT-III (2204.07118), as data.
 
 Values are those of the re-implementation in JAX that reproduces both papers' accuracies within
-0.7 % (github.com/affjljoo3581/deit3-jax, its scripts under `config/`).
+0.9 % (github.com/affjljoo3581/deit3-jax, its scripts under `config/`).
 """
 
 from typing import NamedTuple
