@@ -192,6 +192,7 @@ def test_deit3_pretraining(line):
     options = model_options(config, 1000)
     assert (options.stochastic_depth_schedule, options.layer_scale) == ("constant", 1e-4)
     assert options.dropout_rate == options.head_bias == 0
+    assert options.kernel_std == options.position_std == 0.02
     assert not options.prefix_positions
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.models.filled import flat_parameters
-from vit_jax.models import create_model
+from vit_jax.models import create_model, model_options
 from vit_jax.models.registry import build_model
 
 
@@ -117,6 +117,25 @@ def check_initialization(name, values=VALUES, **options):
 def test_vit_at_full_width():
     names = check_initialization("ViT-B/16", depth=2, representation_size=768)
     assert len(names) == 11  # The rest starts with one value.
+
+
+def test_all_kernels_from_one_distribution():
+    """DeiT's: a normal distribution of 0.02 cut at two deviations, which leaves 0.0176."""
+    sizes = {"depth": 2, "width": 256, "mlp_width": 512, "num_heads": 4}
+    options = model_options("ViT-B/16", kernel_std=0.02, layer_scale=1e-4, **sizes)
+    drawn = jax.jit(lambda key: flat_parameters(build_model("ViT-B/16", key, options)))
+    kernels = 0
+    for place, array in drawn(jax.random.key(0)).items():
+        if not place.endswith(("kernel", "class_token")):
+            continue
+        for layer in layers_of(place, array):
+            rel = 0.02 if layer.size >= ENOUGH else 0.2
+            assert layer.std() == pytest.approx(0.02 * 0.87962566, rel=rel), place
+            assert np.abs(layer).max() <= 0.04
+        first, last = layers_of(place, array)[0], layers_of(place, array)[-1]
+        assert first is last or (first != last).mean() > 0.99, place
+        kernels += 1
+    assert kernels == 9  # Patches, class token, six of a block, head.
 
 
 @pytest.mark.slow

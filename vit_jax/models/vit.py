@@ -73,6 +73,7 @@ class ViTOptions(PatchOptions):
     positions: str = LEARNED_1D  # or "learned_2d", "sincos_2d", "relative", "none"
     position_placement: str = STEM  # or "every_layer", "every_layer_shared"
     position_std: float = 0.02  # spread of the initial position embeddings
+    kernel_std: float = 0.0  # spread of the initial kernels, the head's too; 0: the reference's
     prefix_positions: bool = True  # learned_1d has rows for the class token and the registers
 
     class_token: bool | None = None  # None: if the pooling needs one
@@ -95,7 +96,7 @@ class ViTOptions(PatchOptions):
         super().__post_init__()
         require_at_least(self, 1, "depth", "mlp_width", "num_heads", "scan_unroll")
         require_at_least(self, 0, "num_registers", "representation_size")
-        require_not_negative(self, "position_std", "layer_scale")
+        require_not_negative(self, "position_std", "kernel_std", "layer_scale")
         require_rates(
             self,
             *("dropout_rate", "attention_dropout_rate"),
@@ -268,6 +269,18 @@ class VisionTransformer(ImageClassifier):
             self.pre_logits = nnx.Linear(
                 options.width, options.representation_size, kernel_init=lecun_normal, rngs=rngs
             )
+        if options.kernel_std:
+            self.draw_kernels(options.kernel_std, rngs)
+
+    def draw_kernels(self, std: float, rngs: nnx.Rngs) -> None:
+        """Draws kernels and class token anew, all from one normal distribution (DeiT, timm).
+
+        It is cut at two deviations, and the head is not zero then. A hybrid's stem is left alone.
+        """
+        draw = nnx.initializers.truncated_normal(std)
+        for path, node in nnx.iter_graph(self):
+            if isinstance(node, nnx.Param) and path[-1] in ("kernel", "class_token"):
+                node[...] = draw(rngs.params(), node.shape)
 
     def features(
         self,

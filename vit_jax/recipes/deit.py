@@ -13,11 +13,6 @@ from vit_jax.recipes.pretraining import DATASETS, PretrainingData, pretraining
 IMAGENET = DATASETS["imagenet2012"]
 IMAGENET_21K = PretrainingData("", 13_151_276, 19_167, "")  # The release of winter 2021.
 
-INITIALIZATION = (
-    "The authors draw the first kernels from a normal distribution of deviation 0.02, the head's "
-    "too; here they start as in the ViT paper, the head at zero."
-)
-
 
 def deit_family(name: str, data: PretrainingData) -> ConfigDict:
     """What all stages of both recipes share."""
@@ -28,6 +23,7 @@ def deit_family(name: str, data: PretrainingData) -> ConfigDict:
     config.data.std = (0.229, 0.224, 0.225)
     config.mixing.form = "deit"
     config.mixing.cutmix_alpha = 1.0
+    config.model.kernel_std = config.model.position_std = 0.02
     config.model.prefix_positions = False  # None for the class token.
     config.model.stochastic_depth_schedule = "constant"
     config.optimizer.b1, config.optimizer.b2 = 0.9, 0.999
@@ -60,7 +56,6 @@ DEIT = {
 def deit(model: str) -> ConfigDict:
     """DeiT, without distillation: 300 epochs on ImageNet."""
     config = deit_family(DEIT[model].name, IMAGENET)
-    config.note = INITIALIZATION
     config.batch_size = 1024
     config.total_epochs = 300.0
     config.label_smoothing = 0.1
@@ -131,7 +126,6 @@ def deit3_pretraining(model: str, epochs: int) -> ConfigDict:
     on_imagenet = epochs in ON_IMAGENET
     stage = DEIT3_EPOCHS[epochs][model]
     config = deit3_family(model, IMAGENET if on_imagenet else IMAGENET_21K, stage)
-    config.note = INITIALIZATION
     config.total_epochs = float(epochs)
     if on_imagenet:
         _augment_most(config)
