@@ -106,7 +106,7 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("schedule.boundaries", (0.3, 200), "shares of the run, from 0 to 1"),
         ("schedule.end", -1.0, "must be at least 0"),
         ("schedule.name", "cosin", "the nearest: cosine"),
-        ("mesh.fsdp", 0, "must be at least 1"),
+        ("mesh.slices", -1, "must be at least 0"),
         ("mesh.data", -2, "must be at least -1"),
         ("profile.num_steps", -1, "must be at least 0"),
     ],

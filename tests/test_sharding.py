@@ -2,6 +2,7 @@
 
 import math
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +41,9 @@ def by_name(tree):
         (8, {"fsdp": 4}, (2, 4, 1)),
         (8, {"data": 2, "fsdp": 2, "tensor": 2}, (2, 2, 2)),
         (6, {"tensor": 2}, (3, 1, 2)),
+        (8, {"data": 2, "fsdp": -1}, (2, 4, 1)),
+        (8, {"data": 2, "tensor": -1}, (2, 1, 4)),
+        (8, {"slices": 1}, (8, 1, 1)),
     ],
 )
 def test_mesh_takes_all_devices(num_devices, axes, shape):
@@ -55,11 +59,87 @@ def test_mesh_is_over_every_device_by_default():
 
 @pytest.mark.parametrize(
     ("num_devices", "axes"),
-    [(8, {"fsdp": 3}), (8, {"data": 4}), (1, {"fsdp": 8}), (8, {"data": 0}), (4, {"data": 8})],
+    [
+        *((8, {"fsdp": 3}), (8, {"data": 4}), (1, {"fsdp": 8}), (8, {"data": 0})),
+        *((4, {"data": 8}), (8, {"data": 3, "fsdp": -1}), (8, {"fsdp": 0})),
+    ],
 )
 def test_axes_that_do_not_multiply_to_the_devices_are_refused(num_devices, axes):
     with pytest.raises(ConfigError, match=rf"config\.mesh.*{num_devices} devices"):
         mesh_of(num_devices, **axes)
+
+
+def test_only_one_axis_takes_the_rest():
+    with pytest.raises(ConfigError, match="data and fsdp are both -1"):
+        mesh_of(fsdp=-1)
+
+
+def fake_devices(slices, processes=None, platform="tpu"):
+    """Four devices, 2x2, in each slice, or other counts; without slices where that is None."""
+    groups = slices or processes
+    places = [group for group, count in enumerate(groups) for _ in range(count)]
+    return [
+        types.SimpleNamespace(
+            id=number,
+            platform=platform,
+            device_kind=f"a {platform}",
+            process_index=place,
+            coords=(number % 2, number % 4 // 2, 0),
+            core_on_chip=0,
+            **({"slice_index": place} if slices else {}),
+        )
+        for number, place in enumerate(places)
+    ]
+
+
+def grid_of(devices, **axes):
+    """The numbers of the devices in the mesh that these axes make of them."""
+    config = default_config().mesh
+    config.update(axes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "Mesh", lambda grid, axes, axis_types: grid)
+        grid = sharding.build_mesh(config, devices)
+    return np.vectorize(lambda device: device.id, otypes=[int])(grid)
+
+
+@pytest.mark.parametrize(
+    ("devices", "slices"),
+    [
+        (fake_devices((4, 4, 4)), 0),  # TPUs say to which slice they belong.
+        (fake_devices((4, 4, 4)), 3),
+        (fake_devices(None, (4, 4, 4), "gpu"), 3),  # One process a host.
+        (fake_devices((4, 4, 4), platform="gpu"), 3),
+    ],
+)
+def test_only_the_data_axis_crosses_slices(devices, slices):
+    mixed = devices[::2] + devices[1::2]  # JAX promises no order.
+    grid = grid_of(mixed, slices=slices, fsdp=2, tensor=2)
+    assert grid.shape == (3, 2, 2)
+    assert [set(row.ravel() // 4) for row in grid] == [{0}, {1}, {2}]
+    grid = grid_of(mixed, slices=slices, fsdp=2)
+    assert grid.shape == (6, 2, 1)
+    assert [set(row.ravel() // 4) for row in grid] == [{0}, {0}, {1}, {1}, {2}, {2}]
+
+
+def test_gpus_may_be_split_over_hosts_where_no_slices_are_asked_for():
+    for devices in fake_devices(None, (4, 4), "gpu"), fake_devices((4, 4), platform="gpu"):
+        for slices in (0, 1):
+            assert grid_of(devices, slices=slices, fsdp=8).tolist() == [[[i] for i in range(8)]]
+
+
+@pytest.mark.parametrize(
+    ("devices", "axes", "message"),
+    [
+        (fake_devices((4, 4)), {"fsdp": 8}, "data=1 is not divisible by the 2 slices.* the 4 dev"),
+        (fake_devices((4, 2)), {}, "the slices have 4, 2 devices"),
+        (fake_devices((4, 4)), {"slices": 1}, "slices=1: the 8 devices form 2 slices"),
+        (fake_devices(None, (4, 4), "gpu"), {"slices": 4}, "slices=4: .* form 2 processes"),
+        (fake_devices(None, (4, 2), "gpu"), {"slices": 2}, "the processes have 4, 2 devices"),
+    ],
+)
+def test_slices_that_do_not_fit_are_refused(devices, axes, message):
+    with pytest.raises(ConfigError, match=message):
+        grid_of(devices, **axes)
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,9 @@ RANGES = {  # lowest, highest; both included, and finite
     "schedule.timescale": (1, ANY),
     "schedule.factor": (0, ANY),
     "mesh.data": (-1, ANY),
-    "mesh.fsdp": (1, ANY),
-    "mesh.tensor": (1, ANY),
+    "mesh.fsdp": (-1, ANY),
+    "mesh.tensor": (-1, ANY),
+    "mesh.slices": (0, ANY),
     "profile.start_step": (0, ANY),
     "profile.num_steps": (0, ANY),
     **{f"{duration}_{unit}": (0, ANY) for duration in DURATIONS for unit in UNITS},
@@ -205,10 +206,11 @@ def default_config() -> ConfigDict:
     sweep.train_split = ""  # A part of the training images, to train on.
     sweep.eval_split = ""  # The rest of them, to compare the rates on.
 
-    config.mesh = mesh = ConfigDict()  # Devices along each axis.
-    mesh.data = -1  # The batch is split, parameters are copied. -1: the rest of the devices.
+    config.mesh = mesh = ConfigDict()  # Devices along each axis; -1: the rest of them.
+    mesh.data = -1  # The batch is split, parameters are copied.
     mesh.fsdp = 1  # The batch is split, and parameters too.
     mesh.tensor = 1  # Attention heads and MLP columns are split.
+    mesh.slices = 0  # TPU slices, or hosts of GPUs, that only `data` crosses; 0: as TPUs say.
 
     config.profile = profile = ConfigDict()
     profile.start_step = 0  # The first step in the trace for TensorBoard's profiler.

@@ -7,9 +7,12 @@ heads and MLP columns. Every parameter's place follows from its path and shape, 
 
 import math
 import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
@@ -36,20 +39,78 @@ TENSOR_RULES = {
 def build_mesh(config: ConfigDict, devices: list[jax.Device] | None = None) -> Mesh:
     """The mesh of `config.mesh` over `devices` (default: all of them).
 
-    Raises ConfigError if the axes do not multiply to the number of devices.
+    Neighbours along `tensor` and `fsdp` have the fastest links between them; of several slices or
+    hosts only the data axis crosses the slower network.
+
+    Raises ConfigError if the axes do not multiply to the devices, or do not fit into the slices.
     """
     devices = jax.devices() if devices is None else devices
+    slices, are_processes = find_slices(config.slices, devices)
+    shape = _axis_sizes(config, len(devices))
+    if shape[0] % slices:
+        raise ConfigError(
+            f"config.mesh: data={shape[0]} is not divisible by the {slices} slices, which only the "
+            f"data axis may cross: fsdp x tensor must divide the {len(devices) // slices} devices "
+            "of one."
+        )
+    inner = (shape[0] // slices, *shape[1:])
+    if slices == 1:
+        grid = mesh_utils.create_device_mesh(inner, devices, allow_split_physical_axes=True)
+    else:
+        grid = mesh_utils.create_hybrid_device_mesh(
+            inner,
+            (slices, 1, 1),
+            devices,
+            process_is_granule=are_processes,
+            allow_split_physical_axes=True,
+        )
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def _axis_sizes(config: ConfigDict, num_devices: int) -> tuple[int, ...]:
+    """The sizes of `AXES`, with the one that is -1 filled in."""
     sizes = {axis: config[axis] for axis in AXES}
-    rest = len(devices) // max(sizes["fsdp"] * sizes["tensor"], 1)
-    sizes["data"] = rest if sizes["data"] == -1 else sizes["data"]
-    if math.prod(sizes.values()) != len(devices):
+    open_axes = [axis for axis in AXES if sizes[axis] == -1]
+    if len(open_axes) > 1:
+        raise ConfigError(
+            f"config.mesh: {' and '.join(open_axes)} are both -1, and only one axis can take the "
+            "rest of the devices: set the others to a number."
+        )
+    for axis in open_axes:
+        others = math.prod(size for size in sizes.values() if size != -1)
+        sizes[axis] = num_devices // max(others, 1)
+    if math.prod(sizes.values()) != num_devices:
         axes = " x ".join(f"{axis}={size}" for axis, size in sizes.items())
         raise ConfigError(
-            f"config.mesh: {axes} does not multiply to the {len(devices)} devices: fsdp x tensor "
-            "must divide them, and data=-1 takes the rest."
+            f"config.mesh: {axes} does not multiply to the {num_devices} devices: the axes must "
+            "divide them, and one that is -1 takes the rest."
         )
-    types = (AxisType.Auto,) * len(AXES)
-    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=types, devices=devices)
+    return tuple(sizes.values())
+
+
+def find_slices(wanted: int, devices: Sequence[jax.Device]) -> tuple[int, bool]:
+    """How many groups with fast links inside the devices form, and whether these are processes.
+
+    TPUs say to which slice they belong. Elsewhere `wanted`, `config.mesh.slices`, makes a group of
+    each process's devices, if it is more than 1.
+
+    Raises ConfigError if there are not `wanted` groups, or if they are not equally large.
+    """
+    are_processes = len({getattr(device, "slice_index", 0) for device in devices}) == 1
+    if wanted <= 1 and (are_processes or devices[0].platform != "tpu"):
+        return 1, are_processes
+    kind, attribute = ("processes", "process_index") if are_processes else ("slices", "slice_index")
+    counts = Counter(getattr(device, attribute) for device in devices)
+    if wanted not in (0, len(counts)):
+        raise ConfigError(
+            f"config.mesh.slices={wanted}: the {len(devices)} devices form {len(counts)} {kind}."
+        )
+    if len(set(counts.values())) > 1:
+        sizes = ", ".join(str(count) for _, count in sorted(counts.items()))
+        raise ConfigError(
+            f"config.mesh: the {kind} have {sizes} devices, and a mesh needs equally many of each."
+        )
+    return len(counts), are_processes
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
