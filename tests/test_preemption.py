@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sys
 import threading
 
 import pytest
 
+from tests.runs import start
 from vit_jax.preemption import EXIT_CODE, stop_signal
 
 
@@ -14,22 +16,37 @@ def test_launchers_know_the_exit_code():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_sets_the_event_and_the_second_is_not_held_back(number, caplog):
-    second = []
-    before = signal.signal(number, lambda *_: second.append(number))
-    try:
-        with stop_signal() as stop:
-            assert not stop.is_set()
-            os.kill(os.getpid(), number)
-            assert stop.wait(5)
-            assert not second
-            assert f"{signal.Signals(number).name}: saving, then stopping." in caplog.text
-            os.kill(os.getpid(), number)
-            assert second == [number]
+def test_the_first_signal_sets_the_event(number, caplog):
+    with stop_signal() as stop:
+        assert not stop.is_set()
+        os.kill(os.getpid(), signal.SIGCHLD)
         os.kill(os.getpid(), number)
-        assert second == [number] * 2
-    finally:
-        signal.signal(number, before)
+        assert stop.wait(5)
+    assert caplog.messages == [f"{signal.Signals(number).name}: saving, then stopping."]
+
+
+# The main thread is in C for minutes, as it is while XLA compiles: no handler in Python can run.
+COMPILING = """
+import hashlib, time
+from vit_jax.preemption import stop_signal
+with stop_signal() as stop:
+    print("compiling", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_ends_the_process_even_while_it_compiles(number):
+    process = start(sys.executable, "-c", COMPILING)
+    assert process.stdout.readline() == "compiling\n"
+    process.send_signal(number)
+    name = signal.Signals(number).name
+    assert process.stdout.readline() == f"{name}: saving, then stopping.\n"
+    assert process.poll() is None
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=30)
+    assert output == f"{name} again: ending at once.\n"
+    assert process.returncode == 128 + number
 
 
 def test_handlers_are_put_back_when_nothing_came():
@@ -46,14 +63,6 @@ def test_handlers_are_put_back_after_an_error():
     with pytest.raises(RuntimeError, match="inside"), stop_signal():
         raise RuntimeError("inside")
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_ctrl_c_twice_is_a_keyboard_interrupt():
-    with pytest.raises(KeyboardInterrupt), stop_signal() as stop:  # noqa: PT012
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.wait(5)
-        os.kill(os.getpid(), signal.SIGINT)
-        threading.Event().wait(5)
 
 
 def test_other_threads_leave_signals_alone():

@@ -7,6 +7,7 @@ any of them stops all after the same step: JAX's preemption service, which handl
 
 import itertools
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -30,34 +31,48 @@ class PreemptedError(Exception):
 def stop_signal() -> Iterator[threading.Event]:
     """Turns the first SIGTERM or SIGINT into an event; a second one ends the process at once.
 
-    Only a program's main thread may handle signals; elsewhere the event is never set. Neither is it
-    for one of several processes: there SIGTERM stays with JAX, and SIGINT becomes SIGTERM.
+    The second one's exit code is 128 + its number. Only a program's main thread may handle signals;
+    elsewhere the event is never set. One of several processes leaves SIGTERM to JAX, and turns
+    SIGINT into SIGTERM.
     """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
     together = jax.distributed.is_initialized() and jax.process_count() > 1
-
-    def handle(number: int, _frame: object) -> None:
-        restore()
-        if together:
-            signal.raise_signal(signal.SIGTERM)
-        else:
-            event.set()
-        logger.warning("%s: saving, then stopping.", signal.Signals(number).name)
-
     signals = (signal.SIGINT,) if together else (signal.SIGTERM, signal.SIGINT)
-    previous = {number: signal.signal(number, handle) for number in signals}
 
-    def restore() -> None:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    def watch() -> None:
+        while number := os.read(reader, 1):
+            received = signal.Signals(number[0])
+            if received not in signals:
+                continue
+            if event.is_set():
+                logger.warning("%s again: ending at once.", received.name)
+                logging.shutdown()
+                os._exit(128 + received)
+            logger.warning("%s: saving, then stopping.", received.name)
+            event.set()
+            if together:
+                os.kill(os.getpid(), signal.SIGTERM)
 
+    # Python runs handlers between its own instructions only, so not during a long compilation: a
+    # thread watches the pipe that every signal's number is written to at once.
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    previous_pipe = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    previous = {number: signal.signal(number, lambda *_: None) for number in signals}
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield event
     finally:
-        restore()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(previous_pipe)
+        os.close(writer)
+        watcher.join()
+        os.close(reader)
 
 
 def stopping_after(stop: threading.Event) -> Callable[[], bool]:

@@ -1,0 +1,115 @@
+"""launch/slurm.sbatch under a real Slurm: to the end, and through a requeue."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.launch.slurm_cluster import cluster, missing
+from tests.runs import ROOT, XLA_FLAGS, read_metrics
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "none"),
+]
+TOTAL_STEPS = 200
+RUN_SECONDS = 300
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_NUM_CPU_DEVICES": "2",
+    "XLA_FLAGS": XLA_FLAGS,
+    "PYTHON": sys.executable,
+}
+
+
+class Slurm:
+    """Slurm's commands, with what they need to find the cluster."""
+
+    def __init__(self, variables):
+        self._environment = {**os.environ, **ENVIRONMENT, **variables}
+
+    def __call__(self, *command):
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=ROOT,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def submit(self, directory):
+        """Queues a run in `directory`, with two tasks; returns its number."""
+        return self(
+            *("sbatch", "--parsable", "--ntasks-per-node=2", f"--output={directory}/job.log"),
+            *("launch/slurm.sbatch", "--", "--config=tests/tiny.py", f"--workdir={directory}/run"),
+            *(f"--config.total_steps={TOTAL_STEPS}", "--config.model.dropout_rate=0.1"),
+        ).strip()
+
+    def state(self, job):
+        """Such as RUNNING or COMPLETED."""
+        return re.search(r"JobState=(\w+)", self("scontrol", "show", "job", job))[1]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    with cluster() as variables, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield Slurm(variables)
+
+
+def wait_until(happened, log):
+    deadline = time.monotonic() + RUN_SECONDS
+    while not happened():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def wait_for_the_end(slurm, job, directory):
+    unfinished = ("PENDING", "RUNNING", "COMPLETING")
+    wait_until(lambda: slurm.state(job) not in unfinished, directory / "job.log")
+    log = (directory / "job.log").read_text()
+    assert slurm.state(job) == "COMPLETED", log
+    return log
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(slurm, tmp_path_factory):
+    """The folder and the log of a job that nothing disturbed."""
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    return directory, wait_for_the_end(slurm, slurm.submit(directory), directory)
+
+
+def test_two_tasks_train_to_the_end(uninterrupted):
+    directory, log = uninterrupted
+    assert read_metrics(directory / "run")[-1]["step"] == TOTAL_STEPS
+    assert "4 cpu devices (data=4" in log, "two of each task"
+    assert re.search(r"^0: .*Done after 200 updates", log, re.MULTILINE)
+
+
+def test_a_stopped_job_goes_back_to_the_queue_and_ends_as_if_nothing_had_been(
+    slurm, uninterrupted, tmp_path
+):
+    job = slurm.submit(tmp_path)
+
+    def has_trained():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return read_metrics(tmp_path / "run")[-1]["step"] >= 3
+
+    wait_until(has_trained, tmp_path / "job.log")
+    slurm("scancel", "--signal=TERM", job)  # To the tasks, as before the time is up.
+    log = wait_for_the_end(slurm, job, tmp_path)
+    assert "start 0, on" in log
+    assert "start 1, on" in log
+    stopped = {int(step) for step in re.findall(r"Stopped after step (\d+)", log)}
+    assert len(stopped) == 1
+    assert stopped.pop() < TOTAL_STEPS
+    records, expected = (read_metrics(d / "run") for d in (tmp_path, uninterrupted[0]))
+    for key in ("step", "train/loss"):
+        assert [r[key] for r in records] == [r[key] for r in expected]
