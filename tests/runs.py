@@ -10,6 +10,17 @@ import sys
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 XLA_FLAGS = "--xla_backend_optimization_level=0"  # Compiles in a third of the time.
 ROOT = pathlib.Path(__file__).parent.parent
+EVERYTHING = (  # All that is random or keeps a state is on, and a layer frozen.
+    "--config.data.augmentation=randaug_tf(1, 3) | random_erasing(0.3)",
+    "--config.data.repeated_augmentation=2",
+    "--config.mixing.mixup_alpha=0.8",
+    "--config.mixing.cutmix_alpha=1.0",
+    "--config.model.dropout_rate=0.1",
+    "--config.model.stochastic_depth_rate=0.2",
+    "--config.optimizer.accumulation_steps=2",
+    "--config.optimizer.freeze=blocks/00/",
+    "--config.ema_decay=0.9",
+)
 
 
 def read_metrics(workdir) -> list[dict]:

@@ -1,30 +1,40 @@
-"""Several real processes over loopback do what one does: same batches, same losses, one end."""
+"""Several real processes over loopback do what one does: same batches, same losses, one end.
+
+With two CPU devices each. One test is quick; `make test-all` runs the others.
+"""
 
 import contextlib
+import functools
 import json
+import random
 import re
 import shutil
 import signal
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
-from tests.runs import connected, read_metrics, start, start_processes
+from tests.runs import EVERYTHING, connected, read_metrics, start, start_processes
 from vit_jax import main
-from vit_jax.checkpoint import Checkpoints
+from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints
 
-CONFIG = (
-    "--config=tests/tiny.py",
-    "--config.model.dropout_rate=0.1",
-    "--config.ema_decay=0.9",
-    "--config.checkpoint_every_steps=4",
-    "--config.keep_checkpoints=10",
+# Wide enough that the fsdp axis has something to split.
+WIDE = ("--config.model.width=128", "--config.model.mlp_width=512", "--config.model.num_heads=8")
+TINY = ("--config=tests/tiny.py", *EVERYTHING)
+CONFIG = (*TINY, *WIDE, "--config.checkpoint_every_steps=5", "--config.keep_checkpoints=10")
+ENDLESS = (
+    *TINY,
+    "--config.total_steps=1000000",
+    "--config.schedule.name=constant",
+    "--config.eval_every_steps=4",
 )
-ENDLESS = (*CONFIG, "--config.total_steps=1000000", "--config.checkpoint_every_steps=0")
-FSDP = "--config.mesh.fsdp=2"
-TENSOR = ("--config.mesh.data=1", "--config.mesh.tensor=2")
+DATA = ()
+FSDP = ("--config.mesh.data=1", "--config.mesh.fsdp=-1")
+TENSOR = ("--config.mesh.data=1", "--config.mesh.tensor=-1")  # Spans all processes.
+MIXED = ("--config.mesh.fsdp=2", "--config.mesh.tensor=4")  # Spans two.
 TOLERANCE = 1e-5
 DEATH_SECONDS = 90  # Within which the others end when a process died.
 
@@ -38,14 +48,6 @@ def _cache(tmp_path_factory):
         yield
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The run of one process on eight devices; checkpoints of steps 4, 8 and 10."""
-    workdir = tmp_path_factory.mktemp("alone")
-    assert main.main((*CONFIG, f"--workdir={workdir}")) == 0
-    return workdir
-
-
 def finish(processes, timeout=300):
     """The exit codes and outputs; leaves none behind."""
     deadline = time.monotonic() + timeout
@@ -57,6 +59,31 @@ def finish(processes, timeout=300):
     return [process.returncode for process in processes], outputs
 
 
+def train(num_processes, workdir, *arguments):
+    """Runs to the end: this process, with eight devices, or so many others with two each."""
+    arguments = (*CONFIG, *arguments, f"--workdir={workdir}")
+    if num_processes == 1:
+        assert main.main(arguments) == 0
+        return
+    codes, outputs = finish(start_processes(num_processes, *arguments))
+    assert codes == [0] * num_processes, outputs
+    assert "this run:" in outputs[0]
+    assert not any(" I " in output for output in outputs[1:]), "they report warnings only"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The finished run of so many processes with such a mesh, made once: its workdir."""
+
+    @functools.cache
+    def workdir_of(num_processes, mesh):
+        workdir = tmp_path_factory.mktemp("trained")
+        train(num_processes, workdir, *mesh)
+        return workdir
+
+    return workdir_of
+
+
 def forget_after(workdir, step):
     """Leaves the workdir as a run killed after the checkpoint of `step` leaves it."""
     for checkpoint in (workdir / "checkpoints").iterdir():
@@ -64,11 +91,10 @@ def forget_after(workdir, step):
             shutil.rmtree(checkpoint)
 
 
-def assert_same_run(workdir, expected):
-    records, wanted = read_metrics(workdir), read_metrics(expected)
-    assert [r["step"] for r in records] == [r["step"] for r in wanted]
+def assert_same_run(records, expected):
+    assert [r["step"] for r in records] == [r["step"] for r in expected]
     for key in ("train/loss", "eval/loss", "eval_ema/loss", "eval/accuracy", "eval/count"):
-        values, references = ([r[key] for r in rs if key in r] for rs in (records, wanted))
+        values, references = ([r[key] for r in rs if key in r] for rs in (records, expected))
         assert references, key
         np.testing.assert_allclose(values, references, rtol=0, atol=TOLERANCE, err_msg=key)
 
@@ -76,42 +102,72 @@ def assert_same_run(workdir, expected):
 def wait_for_step(workdir, step, processes):
     while True:
         assert all(process.poll() is None for process in processes), finish(processes)
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if read_metrics(workdir)[-1]["step"] >= step:
-                return
-        time.sleep(0.05)
+        if last_step(workdir) >= step:
+            return
+        time.sleep(0.02)
 
 
-@pytest.mark.parametrize(
-    ("num_processes", "mesh"),
-    [
-        (2, ()),
-        *(
-            pytest.param(count, mesh, marks=pytest.mark.slow)
-            for count, mesh in ((2, (FSDP,)), (2, TENSOR), (4, ()), (4, (FSDP, *TENSOR[1:])))
-        ),
-    ],
-)
-def test_processes_equal_one_process_and_each_resumes_the_other(
-    alone, tmp_path, num_processes, mesh
-):
-    together, resumed = tmp_path / "together", tmp_path / "resumed"
-    codes, outputs = finish(start_processes(num_processes, *CONFIG, *mesh, f"--workdir={together}"))
-    assert codes == [0] * num_processes, outputs
-    assert_same_run(together, alone)
-    assert "this run:" in outputs[0]
-    assert " I " not in outputs[1], "process 1 reports warnings only"
+def last_step(workdir):
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return read_metrics(workdir)[-1]["step"]
+    return 0
 
-    forget_after(together, 4)
-    assert main.main((*CONFIG, f"--workdir={together}")) == 0
-    assert_same_run(together, alone)
 
-    shutil.copytree(alone, resumed)
-    forget_after(resumed, 4)
-    codes, outputs = finish(start_processes(num_processes, *CONFIG, *mesh, f"--workdir={resumed}"))
-    assert codes == [0] * num_processes, outputs
-    assert "Resuming after step 4." in outputs[0]
-    assert_same_run(resumed, alone)
+def stop_one(workdir, num_processes, number, index):
+    """Sends a signal to one process of a long run; returns all exit codes and outputs."""
+    start_step = last_step(workdir)
+    processes = start_processes(num_processes, *ENDLESS, f"--workdir={workdir}")
+    wait_for_step(workdir, start_step + 5, processes)
+    processes[index].send_signal(number)
+    return finish(processes, timeout=DEATH_SECONDS)
+
+
+def check_one_signal(workdir, num_processes, number, index):
+    """One process's signal makes all save the same step."""
+    codes, outputs = stop_one(workdir, num_processes, number, index)
+    assert codes == [75] * num_processes, outputs
+    stopped = {re.search(r"Stopped after step (\d+), which is saved", text)[1] for text in outputs}
+    with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
+        assert {str(checkpoints.latest_step)} == stopped
+    assert {str(last_step(workdir))} == stopped
+
+
+def check_one_death(workdir, num_processes, index):
+    """One process's death ends the others, who say so."""
+    codes, outputs = stop_one(workdir, num_processes, signal.SIGKILL, index)
+    assert codes[index] == -signal.SIGKILL
+    for other in set(range(num_processes)) - {index}:
+        assert codes[other] not in (0, 75), outputs
+        assert re.search("another (one|task|process) died", outputs[other]), outputs[other]
+
+
+def test_two_processes_train_as_one_does_until_a_signal_to_one_stops_both(tmp_path):
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    check_one_signal(together, 2, signal.SIGTERM, index=1)
+    assert main.main((*ENDLESS, "--config.total_steps=4", f"--workdir={alone}")) == 0
+    assert_same_run(read_metrics(together)[:4], read_metrics(alone))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [DATA, FSDP, TENSOR, MIXED], ids=["data", "fsdp", "tensor", "mix"])
+@pytest.mark.parametrize("num_processes", [2, 4])
+def test_processes_equal_one_process(trained, num_processes, mesh):
+    if mesh is MIXED and num_processes == 2:
+        pytest.skip("has no eight devices")
+    records = read_metrics(trained(num_processes, mesh))
+    assert_same_run(records, read_metrics(trained(1, DATA)))
+    assert records[-1]["eval/count"] == 360, "every evaluation image once"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [DATA, FSDP], ids=["data", "fsdp"])
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (4, 2), (1, 4), (2, 4)])
+def test_a_run_resumes_on_another_number_of_processes(trained, tmp_path, before, after, mesh):
+    workdir = tmp_path / "resumed"
+    shutil.copytree(trained(before, mesh), workdir)
+    forget_after(workdir, 5)
+    train(after, workdir, *mesh)
+    assert_same_run(read_metrics(workdir), read_metrics(trained(1, DATA)))
 
 
 ORDER = """
@@ -146,47 +202,12 @@ def ids_of_batches(num_processes, *arguments):
     return [json.loads(re.search(r"^ids: (.*)$", text, re.MULTILINE)[1]) for text in outputs]
 
 
-@pytest.mark.parametrize("num_processes", [2, pytest.param(4, marks=pytest.mark.slow, id="4")])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_processes", [2, 4])
 def test_every_global_batch_has_the_same_images_in_the_same_order(num_processes):
     (expected,) = ids_of_batches(1)
-    spanning = "--config.mesh.data=1", f"--config.mesh.tensor={2 * num_processes}"
-    for mesh in ((), spanning):  # Along a tensor axis all processes hold all rows.
+    for mesh in (DATA, TENSOR):  # Along a tensor axis all processes hold all rows.
         assert ids_of_batches(num_processes, *mesh) == [expected] * num_processes
-
-
-def stop_one(workdir, num_processes, number, index):
-    """Sends a signal to one process of a long run; returns all exit codes and outputs."""
-    steps = [record["step"] for record in read_metrics(workdir)] if workdir.exists() else [0]
-    processes = start_processes(num_processes, *ENDLESS, f"--workdir={workdir}")
-    wait_for_step(workdir, steps[-1] + 2, processes)
-    processes[index].send_signal(number)
-    return finish(processes, timeout=DEATH_SECONDS)
-
-
-def check_one_signal(workdir, num_processes, number, index):
-    """One process's signal makes all save the same step."""
-    codes, outputs = stop_one(workdir, num_processes, number, index)
-    assert codes == [75] * num_processes, outputs
-    stopped = {re.search(r"Stopped after step (\d+), which is saved", text)[1] for text in outputs}
-    checkpoints = Checkpoints(workdir, read_only=True)
-    assert {str(checkpoints.latest_step)} == stopped
-    checkpoints.close()
-    assert {str(read_metrics(workdir)[-1]["step"])} == stopped
-
-
-def check_one_death(workdir, num_processes, index):
-    """One process's death ends the others, who say so."""
-    codes, outputs = stop_one(workdir, num_processes, signal.SIGKILL, index)
-    assert codes[index] == -signal.SIGKILL
-    for other in set(range(num_processes)) - {index}:
-        assert codes[other] not in (0, 75), outputs
-        assert re.search("another (one|task|process) died", outputs[other]), outputs[other]
-
-
-def test_one_signal_stops_all_at_one_step_and_one_death_ends_all(tmp_path):
-    workdir = tmp_path / "run"
-    check_one_signal(workdir, 2, signal.SIGTERM, index=1)
-    check_one_death(workdir, 2, index=1)
 
 
 @pytest.mark.slow
@@ -197,3 +218,40 @@ def test_any_process_may_stop_or_die(tmp_path, num_processes):
     check_one_death(workdir, num_processes, index=0)
     check_one_signal(workdir, num_processes, signal.SIGTERM, index=num_processes - 1)
     check_one_death(workdir, num_processes, index=num_processes - 1)
+
+
+TOTAL_STEPS, NUM_KILLS = 200, 10
+LONG = (*TINY, f"--config.total_steps={TOTAL_STEPS}", "--config.checkpoint_every_steps=7")
+
+
+def saved_arrays(workdir):
+    with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
+        return {item: checkpoints.restore_item(TOTAL_STEPS, item) for item in ARRAY_ITEMS}
+
+
+@pytest.mark.slow
+def test_ten_kills_at_random_change_no_bit(tmp_path, capsys):
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    codes, outputs = finish(start_processes(2, *LONG, f"--workdir={undisturbed}"))
+    assert codes == [0, 0], outputs
+
+    kills = []
+    for step in sorted(random.sample(range(5, TOTAL_STEPS - 10), NUM_KILLS)):
+        processes = start_processes(2, *LONG, f"--workdir={disturbed}")
+        wait_for_step(disturbed, max(step, last_step(disturbed) + 1), processes)
+        time.sleep(random.uniform(0, 0.1))
+        index = random.randrange(2)
+        processes[index].kill()
+        codes, outputs = finish(processes, timeout=DEATH_SECONDS)
+        assert codes[index] == -signal.SIGKILL, (kills, outputs)
+        assert codes[1 - index] not in (0, 75), (kills, outputs)
+        kills.append((index, last_step(disturbed)))
+    codes, outputs = finish(start_processes(2, *LONG, f"--workdir={disturbed}"))
+    assert codes == [0, 0], outputs
+
+    with capsys.disabled():
+        print(f"\n{len(kills)} kills, of (process, after step): {kills}")
+    for key in ("step", "train/loss"):
+        records, expected = ([r[key] for r in read_metrics(d)] for d in (disturbed, undisturbed))
+        assert records == expected
+    jax.tree.map(np.testing.assert_array_equal, saved_arrays(disturbed), saved_arrays(undisturbed))

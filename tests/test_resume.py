@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.runs import read_metrics, start_command
+from tests.runs import EVERYTHING, read_metrics, start_command
 from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints
 
 TOTAL_STEPS = 60
@@ -20,22 +20,14 @@ KINDS = [
 
 
 def start_run(workdir):
-    """All that is random or keeps a state is on, and a layer frozen; saved every seven steps."""
+    """Saved every seven steps."""
     return start_command(
         "--config=tests/tiny.py",
         f"--workdir={workdir}",
         f"--config.total_steps={TOTAL_STEPS}",
         "--config.checkpoint_every_steps=7",
         "--config.eval_every_steps=25",
-        "--config.data.augmentation=randaug_tf(1, 3) | random_erasing(0.3)",
-        "--config.data.repeated_augmentation=2",
-        "--config.mixing.mixup_alpha=0.8",
-        "--config.mixing.cutmix_alpha=1.0",
-        "--config.model.dropout_rate=0.1",
-        "--config.model.stochastic_depth_rate=0.2",
-        "--config.optimizer.accumulation_steps=2",
-        "--config.optimizer.freeze=blocks/00/",
-        "--config.ema_decay=0.9",
+        *EVERYTHING,
     )
 
 

@@ -10,8 +10,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "sinfo")
-START_SECONDS = 60
+DAEMONS = ("munged", "slurmctld", "slurmd")
+COMMANDS = ("sbatch", "srun", "scontrol", "scancel", "sinfo", "squeue")
+START_SECONDS = END_SECONDS = 60
 CONFIG = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -37,7 +38,7 @@ PartitionName=main Nodes={host} Default=YES State=UP
 
 def missing() -> str:
     """Why no cluster can be started here; "" if it can."""
-    absent = [name for name in PROGRAMS if not shutil.which(name, path=_search_path())]
+    absent = [name for name in DAEMONS + COMMANDS if not shutil.which(name, path=_search_path())]
     if absent:
         return f"apt-get install slurm-wlm munge: {', '.join(absent)} not found"
     return "" if os.geteuid() == 0 else "a Slurm controller that starts jobs needs root"
@@ -58,6 +59,7 @@ def cluster() -> Iterator[dict[str, str]]:
         for name, command in _daemons(place, host).items():
             stack.enter_context(_running(place / f"{name}.log", command, variables))
         _wait_until_idle(place, variables)
+        stack.callback(_end_jobs, variables)
         yield variables
 
 
@@ -111,6 +113,20 @@ def _wait_until_idle(place: pathlib.Path, variables: dict[str, str]) -> None:
         time.sleep(0.5)
     logs = [log.read_text()[-2000:] for log in sorted(place.glob("*.log"))]
     raise TimeoutError("\n".join(["Slurm did not start.", asked.stdout, asked.stderr, *logs]))
+
+
+def _end_jobs(variables: dict[str, str]) -> None:
+    """Cancels what still runs, and waits for its end, so that no process is left behind."""
+    environment = {**os.environ, **variables}
+    subprocess.run(["scancel", "--user=root"], check=False, env=environment)
+    deadline = time.monotonic() + END_SECONDS
+    while time.monotonic() < deadline:
+        jobs = subprocess.run(
+            ["squeue", "--noheader"], capture_output=True, check=False, env=environment
+        )
+        if not jobs.stdout:
+            return
+        time.sleep(0.5)
 
 
 def _search_path() -> str:

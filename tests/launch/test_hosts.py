@@ -11,6 +11,8 @@ GPU_HOST = ("bash", ROOT / "launch/gpu_host.sh")
 SLURM = ("bash", ROOT / "launch/slurm.sbatch")
 RUN = ("--config=a b.py", "--config.note=it's $HOME")
 TRAINING = ["-m", "vit_jax.main", *RUN]
+ASK = ["scontrol", "show", "job", "12"]
+REQUEUE = ["scontrol", "requeue", "12"]
 SRUN = ["--kill-on-bad-exit=0", "--wait=120", "--label", "--unbuffered", "python", *TRAINING]
 
 
@@ -73,28 +75,35 @@ def test_gpu_host_dry_run(stubs):
     assert not stubs.called
 
 
-@pytest.mark.parametrize("code", [0, 3, 75])
-def test_slurm_requeues_a_stopped_run(stubs, code):
+@pytest.mark.parametrize(
+    ("code", "state", "calls"),
+    [
+        (0, "RUNNING", []),
+        (3, "RUNNING", []),
+        (75, "RUNNING", [ASK, REQUEUE]),
+        (75, "COMPLETING", [ASK]),  # It was cancelled.
+    ],
+)
+def test_slurm_requeues_a_stopped_run(stubs, code, state, calls):
     stubs.add("srun", f"print(os.environ['SRUN_CPUS_PER_TASK']); sys.exit({code})")
-    stubs.add("scontrol")
+    stubs.add("scontrol", f"print('JobId=12 JobState={state}')")
     environment = {"SLURM_JOB_ID": "12", "SLURM_CPUS_PER_TASK": "7", "PYTHON": "python"}
     returned, output, _ = stubs.run(*SLURM, "--", *RUN, **environment)
     assert returned == code
     assert "\n7\n" in output
-    requeue = [["scontrol", "requeue", "12"]] if code == 75 else []
-    assert stubs.calls == [["srun", *SRUN], *requeue]
+    assert stubs.calls == [["srun", *SRUN], *calls]
 
 
 def test_slurm_waits_for_the_tasks_when_it_is_signalled_itself(stubs):
     stubs.add("srun", "print('ready', flush=True); time.sleep(2); sys.exit(75)")
-    stubs.add("scontrol")
+    stubs.add("scontrol", "print('JobState=RUNNING')")
     process = stubs.start(*SLURM, "--", *RUN, SLURM_JOB_ID="12")
     while process.stdout.readline() != "ready\n":
         pass
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 75
-    assert stubs.calls[-1] == ["scontrol", "requeue", "12"]
+    assert stubs.calls[-1] == REQUEUE
 
 
 def test_slurm_dry_run(stubs):

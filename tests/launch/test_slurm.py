@@ -44,11 +44,12 @@ class Slurm:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def submit(self, directory):
+    def submit(self, directory, *flags):
         """Queues a run in `directory`, with two tasks; returns its number."""
         return self(
             *("sbatch", "--parsable", "--ntasks-per-node=2", f"--output={directory}/job.log"),
-            *("launch/slurm.sbatch", "--", "--config=tests/tiny.py", f"--workdir={directory}/run"),
+            *(*flags, "launch/slurm.sbatch", "--"),
+            *("--config=tests/tiny.py", f"--workdir={directory}/run"),
             *(f"--config.total_steps={TOTAL_STEPS}", "--config.model.dropout_rate=0.1"),
         ).strip()
 
@@ -104,6 +105,8 @@ def test_a_stopped_job_goes_back_to_the_queue_and_ends_as_if_nothing_had_been(
 
     wait_until(has_trained, tmp_path / "job.log")
     slurm("scancel", "--signal=TERM", job)  # To the tasks, as before the time is up.
+    wait_until(lambda: slurm.state(job) == "PENDING", tmp_path / "job.log")
+    slurm("scontrol", "update", f"JobId={job}", "StartTime=now")  # Not in two minutes.
     log = wait_for_the_end(slurm, job, tmp_path)
     assert "start 0, on" in log
     assert "start 1, on" in log
@@ -113,3 +116,23 @@ def test_a_stopped_job_goes_back_to_the_queue_and_ends_as_if_nothing_had_been(
     records, expected = (read_metrics(d / "run") for d in (tmp_path, uninterrupted[0]))
     for key in ("step", "train/loss"):
         assert [r[key] for r in records] == [r[key] for r in expected]
+
+
+TRAINING = """#!/bin/bash
+echo training
+trap 'exit 75' TERM
+for _ in {1..1000}; do sleep 0.1; done
+"""
+
+
+def test_a_cancelled_job_does_not_come_back(slurm, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(TRAINING)
+    python.chmod(0o755)
+    job = slurm.submit(tmp_path, f"--export=ALL,PYTHON={python}")
+    log = tmp_path / "job.log"
+    wait_until(lambda: log.exists() and log.read_text().count("training") == 2, log)
+    slurm("scancel", job)
+    wait_until(lambda: slurm.state(job) not in ("RUNNING", "COMPLETING"), log)
+    assert slurm.state(job) == "CANCELLED"
+    assert "stopped with its state saved\n" in log.read_text()
