@@ -25,11 +25,14 @@ from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints
 WIDE = ("--config.model.width=128", "--config.model.mlp_width=512", "--config.model.num_heads=8")
 TINY = ("--config=tests/tiny.py", *EVERYTHING)
 CONFIG = (*TINY, *WIDE, "--config.checkpoint_every_steps=5", "--config.keep_checkpoints=10")
-ENDLESS = (
-    *TINY,
+ENDLESS = (  # Compiles fast.
+    "--config=tests/tiny.py",
     "--config.total_steps=1000000",
     "--config.schedule.name=constant",
-    "--config.eval_every_steps=4",
+    "--config.model.depth=1",
+    "--config.model.dropout_rate=0.1",
+    "--config.mixing.mixup_alpha=0.8",
+    "--config.data.augmentation=random_erasing(0.3)",
 )
 DATA = ()
 FSDP = ("--config.mesh.data=1", "--config.mesh.fsdp=-1")
@@ -145,7 +148,8 @@ def test_two_processes_train_as_one_does_until_a_signal_to_one_stops_both(tmp_pa
     together, alone = tmp_path / "together", tmp_path / "alone"
     check_one_signal(together, 2, signal.SIGTERM, index=1)
     assert main.main((*ENDLESS, "--config.total_steps=4", f"--workdir={alone}")) == 0
-    assert_same_run(read_metrics(together)[:4], read_metrics(alone))
+    losses, expected = ([r["train/loss"] for r in read_metrics(d)] for d in (together, alone))
+    np.testing.assert_allclose(losses[:4], expected, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.slow
