@@ -3,9 +3,10 @@
 import logging
 import os
 
+from tests.xla_flags import XLA_FLAGS
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Compiling takes most of the tests' time: a third of it is enough without LLVM's optimisations.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}"
 
 import jax
 import pytest

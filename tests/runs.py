@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 
+from tests.xla_flags import XLA_FLAGS
+
 GOLDEN = pathlib.Path(__file__).parent / "golden"
-XLA_FLAGS = "--xla_backend_optimization_level=0"  # Compiles in a third of the time.
 ROOT = pathlib.Path(__file__).parent.parent
 EVERYTHING = (  # All that is random or keeps a state is on, and a layer frozen.
     "--config.data.augmentation=randaug_tf(1, 3) | random_erasing(0.3)",

@@ -14,8 +14,9 @@ from PIL import Image
 import vit_jax
 from tests import tiny
 from tests.published import logits, parameters, random_model
-from tests.runs import ROOT, XLA_FLAGS, read_metrics
+from tests.runs import ROOT, read_metrics
 from tests.workdirs import CLASSES, TINY, write_workdir
+from tests.xla_flags import XLA_FLAGS
 from vit_jax import evaluate as command
 from vit_jax import train
 from vit_jax.config import default_config
