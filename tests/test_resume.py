@@ -2,20 +2,25 @@
 
 import random
 import signal
+import threading
 import time
 
 import jax
 import numpy as np
 import pytest
 
+from tests import tiny
 from tests.runs import EVERYTHING, read_metrics, start_command
-from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints
+from vit_jax import train
+from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints, find_step
+from vit_jax.preemption import PreemptedError
 
 TOTAL_STEPS = 60
-KINDS = [
-    pytest.param(kind, repeat, marks=[pytest.mark.slow] if repeat else [], id=f"{kind}-{repeat}")
-    for repeat in range(3)
-    for kind in ("SIGKILL", "SIGTERM")
+SEQUENCES = [
+    ("SIGKILL", "SIGTERM"),
+    pytest.param(("SIGTERM", "SIGKILL"), marks=pytest.mark.slow),
+    pytest.param(("SIGTERM",) * 3, marks=pytest.mark.slow),
+    pytest.param(("SIGKILL",) * 3, marks=pytest.mark.slow),
 ]
 
 
@@ -36,11 +41,23 @@ def finish(process) -> str:
     return output
 
 
+def records_file(workdir) -> int | None:
+    """What identifies the file of records, which every process makes anew when it starts."""
+    path = workdir / "metrics.jsonl"
+    return path.stat().st_ino if path.exists() else None
+
+
 def last_step(workdir) -> int:
     try:
         return read_metrics(workdir)[-1]["step"]
-    except (OSError, ValueError, IndexError):  # Not there yet, or its last line half written.
+    except (ValueError, IndexError):  # Its last line is half written, or there is none yet.
         return 0
+
+
+def is_past(workdir, step) -> bool:
+    """Whether it is time to end the run: resuming needs a checkpoint."""
+    saved = any((workdir / "checkpoints").glob("[0-9]*[0-9]"))
+    return saved and last_step(workdir) >= step
 
 
 def saved_arrays(workdir) -> dict:
@@ -60,27 +77,59 @@ def uninterrupted(tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize(("kind", "repeat"), KINDS)
-def test_killed_and_resumed_equals_uninterrupted(uninterrupted, tmp_path, kind, repeat):
-    kill_after = random.randrange(10, TOTAL_STEPS - 10)  # After the first checkpoint.
-    process = start_run(tmp_path)
-    while process.poll() is None and not (
-        last_step(tmp_path) >= kill_after and any((tmp_path / "checkpoints").glob("[0-9]*[0-9]"))
+def stop_run(workdir, kind, at_step):
+    """Starts the run, or goes on with it, and ends it with a signal at about a step."""
+    before = records_file(workdir)
+    process = start_run(workdir)
+    while process.poll() is None and (
+        records_file(workdir) == before or not is_past(workdir, at_step)
     ):
         time.sleep(0.002)
     process.send_signal(signal.Signals[kind])
     output = finish(process)
     expected_code = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 75}[kind]
-    assert process.returncode == expected_code, (kill_after, output)
+    assert process.returncode == expected_code, output
 
+
+@pytest.mark.parametrize("kinds", SEQUENCES, ids="-".join)
+def test_killed_and_resumed_equals_uninterrupted(uninterrupted, tmp_path, kinds):
+    stops = sorted(random.sample(range(10, TOTAL_STEPS - 20), len(kinds)))
+    for kind, at_step in zip(kinds, stops, strict=True):
+        stop_run(tmp_path, kind, at_step)
     process = start_run(tmp_path)
     output = finish(process)
-    assert process.returncode == 0, (kill_after, output)
+    assert process.returncode == 0, (stops, output)
     assert "Resuming after step" in output
 
     records, expected = read_metrics(tmp_path), read_metrics(uninterrupted)
     assert [record["step"] for record in records] == list(range(1, TOTAL_STEPS + 1))
     for key in ("train/loss", "train/grad_norm", "train/learning_rate", "train/examples"):
-        assert [r[key] for r in records] == [r[key] for r in expected], (key, kill_after)
+        assert [r[key] for r in records] == [r[key] for r in expected], (key, stops)
     assert [r.get("eval/loss") for r in records] == [r.get("eval/loss") for r in expected]
     jax.tree.map(np.testing.assert_array_equal, saved_arrays(tmp_path), saved_arrays(uninterrupted))
+
+
+class StopDuringStep(threading.Event):
+    """Set from the given step on, for a loop that asks once a step."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.steps_left = step
+
+    def is_set(self):
+        self.steps_left -= 1
+        return self.steps_left <= 0
+
+
+def test_a_run_that_stops_when_an_evaluation_is_due_has_made_it(tmp_path):
+    config = tiny.get_config()
+    config.model.depth, config.total_steps, config.eval_every_steps = 1, 5, 3
+    with pytest.raises(PreemptedError, match="after step 3"):
+        train.run(config, tmp_path, stop=StopDuringStep(3))
+    evaluated = [record["step"] for record in read_metrics(tmp_path) if "eval/loss" in record]
+    assert evaluated == [find_step(tmp_path, "best")] == [3]
+
+    train.run(config, tmp_path)
+    records = read_metrics(tmp_path)
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5]
+    assert [record["step"] for record in records if "eval/loss" in record] == [3, 5]

@@ -359,7 +359,6 @@ def train(
         jax.transfer_guard("disallow"),
     ):
         for step in range(start + 1, durations.total + 1):
-            last = step == durations.total
             with log.waiting_for_data():
                 batch = next(batches)
             if step == start + 1:
@@ -372,17 +371,19 @@ def train(
             profiler.after(step, log.drain)
 
             # The order matters: losses are known to be finite before anything is evaluated or
-            # saved, and records are on disk before the checkpoint that will cut later ones.
-            results, stopping = {}, stop()
-            if due(step, durations.eval_every) and (last or not stopping):
+            # saved, and records are on disk before the checkpoint that will cut later ones. So a
+            # saved step's evaluation is never owed, even where the run stops.
+            results = {}
+            if due(step, durations.eval_every):
                 log.drain()
                 with log.paused():
                     results = evaluate(state)
                 log.write(step, results)
-            if checkpoints.is_best(results) or stopping or due(step, durations.checkpoint_every):
+            best, stopping = checkpoints.is_best(results), stop()
+            if best or stopping or due(step, durations.checkpoint_every):
                 log.drain()
                 with log.paused():
                     log.flush()
                     checkpoints.save(step, state, results)
-            if stopping and not last:
+            if stopping and step < durations.total:
                 raise PreemptedError(f"Stopped after step {step}, which is saved.")
