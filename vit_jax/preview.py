@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from vit_jax import sharding
 from vit_jax.data.dataset import Batch
 from vit_jax.data.mixing import mixed_images, mixed_targets, pair
+from vit_jax.losses import make_targets
 
 NUM_IMAGES = 36
 SMALLEST, LARGEST = 96, 192  # Sides of an image in the picture, in pixels.
@@ -30,7 +31,7 @@ def make_preview(
     def first_rows(batch: Batch, step: int) -> tuple[jax.Array, jax.Array]:
         paired = pair(batch, step - 1, config.seed, config.mixing)
         first = jax.tree.map(lambda x: x[:NUM_IMAGES], paired)
-        encode = functools.partial(jax.nn.one_hot, num_classes=num_classes)
+        encode = functools.partial(make_targets, num_classes=num_classes)
         return mixed_images(first), mixed_targets(first, encode)
 
     def preview(batch: Batch, step: int) -> np.ndarray:
