@@ -1,19 +1,31 @@
-"""What every test relies on: the CPU, as eight virtual devices, set before JAX starts."""
+"""What every test relies on: the CPU, as eight virtual devices, and quick compilation."""
 
 import logging
 import os
 
-from tests.xla_flags import XLA_FLAGS
-
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}"
 
 import jax
+import jaxlib.version
 import pytest
 from absl import flags
+from jax.experimental.compilation_cache import compilation_cache
 
 jax.config.update("jax_num_cpu_devices", 8)
+# Compiling takes most of the tests' time. With these it takes a tenth, here and in subprocesses.
+QUICK = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
+if jaxlib.version.__version_info__ < (0, 11):  # Later ones have one code generator only.
+    QUICK.append("--xla_cpu_use_fusion_emitters=false")
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *QUICK])
 flags.FLAGS.mark_as_parsed()  # Grain's worker processes read absl flags.
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_compilation_cache(tmp_path_factory):
+    """What one test compiled need not be compiled again by another one, nor by its own next run."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    compilation_cache.reset_cache()  # So that JAX looks again whether there is one.
 
 
 @pytest.fixture

@@ -67,10 +67,7 @@ def stacked(tensors):
     }
 
 
-COMPILE_QUICKLY = {"xla_backend_optimization_level": 0}  # compiler options of jax.jit
-
-
-@functools.partial(jax.jit, static_argnums=0, compiler_options=COMPILE_QUICKLY)
+@functools.partial(jax.jit, static_argnums=0)
 def _apply(graphdef, state, images):
     return nnx.merge(graphdef, state)(images)
 

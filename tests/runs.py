@@ -7,8 +7,6 @@ import socket
 import subprocess
 import sys
 
-from tests.xla_flags import XLA_FLAGS
-
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 ROOT = pathlib.Path(__file__).parent.parent
 EVERYTHING = (  # All that is random or keeps a state is on, and a layer frozen.
@@ -35,7 +33,7 @@ def start(*command: str, **environment: str) -> subprocess.Popen:
     return subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": XLA_FLAGS, **environment},
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

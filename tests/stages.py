@@ -5,6 +5,7 @@ import functools
 import jax
 import numpy as np
 
+from tests import tiny
 from vit_jax import sharding, train
 from vit_jax.config import default_config, durations, model_options
 from vit_jax.data.dataset import open_dataset, train_batches
@@ -18,6 +19,19 @@ def mesh_of(num_devices: int = 8, **axes: int) -> jax.sharding.Mesh:
     config = default_config().mesh
     config.update({"data": 1, "fsdp": 1, "tensor": 1, **axes})
     return sharding.build_mesh(config, jax.devices()[:num_devices])
+
+
+def config_with(**values):
+    """`tests/tiny.py` with some keys set, as in `**{"optimizer.name": "sgd"}`."""
+    config = tiny.get_config()
+    config.update_from_flattened_dict(values)
+    return config
+
+
+@functools.cache
+def run_on(mesh: jax.sharding.Mesh, **values):
+    """`Setup.run` of `config_with(**values)`; made once, for all tests that look at it."""
+    return Setup(config_with(**values), mesh).run()
 
 
 class Setup:
@@ -45,7 +59,7 @@ class Setup:
 
     @functools.cached_property
     def state(self):
-        """The state before the first update; made when asked for."""
+        """The state before the first step, which the first step takes: copy it to use it again."""
         return train.initial_state(self.initialize, self.config.seed, self.abstract)
 
     def batches(self):

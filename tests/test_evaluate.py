@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import os
 import subprocess
 import sys
 
@@ -16,7 +15,6 @@ from tests import tiny
 from tests.published import logits, parameters, random_model
 from tests.runs import ROOT, read_metrics
 from tests.workdirs import CLASSES, TINY, write_workdir
-from tests.xla_flags import XLA_FLAGS
 from vit_jax import evaluate as command
 from vit_jax import train
 from vit_jax.config import default_config
@@ -307,7 +305,6 @@ def test_a_trained_models_accuracy_is_the_trainers_to_the_digit(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "vit_jax.evaluate", *models, *flags],
         cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": XLA_FLAGS},
         capture_output=True,
         text=True,
     )

@@ -13,13 +13,6 @@ from vit_jax.checkpoint import restore_params
 from vit_jax.errors import CheckpointError, WeightsError
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _shared_compilation_cache(tmp_path_factory):
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 def tiny_config(classes, image_size, init=""):
     config = tiny.get_config()
     config.data.classes = classes

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests import tiny
+from tests import stages
 from tests.stages import Setup, mesh_of
 from vit_jax import train
 from vit_jax.checkpoint import restore_params
@@ -13,10 +13,7 @@ from vit_jax.parameters import layer_names, named_leaves
 
 
 def config_with(**values):
-    config = tiny.get_config()
-    config.model.depth = 3
-    config.update_from_flattened_dict({"warmup_steps": 0, **values})
-    return config
+    return stages.config_with(**{"model.depth": 3, "warmup_steps": 0, **values})
 
 
 def by_layer(params):
@@ -38,7 +35,7 @@ def changed_names(before, after):
     ("freeze", "is_frozen", "axes"),
     [
         ("^(?!head/)", lambda name: not name.startswith("head/"), {}),
-        ("blocks/0[01]/", lambda name: name.startswith(("blocks/00/", "blocks/01/")), {"fsdp": 8}),
+        ("blocks/0[0-5]/", lambda name: "blocks/00" <= name < "blocks/06", {"fsdp": 8}),
         (
             "blocks/01/attention|bias$",
             lambda name: name.startswith("blocks/01/attention") or name.endswith("bias"),
@@ -56,6 +53,7 @@ def test_exactly_the_frozen_keep_their_bits(freeze, is_frozen, axes):
         "model.stochastic_depth_rate": 0.2,
         "model.width": width,
         "model.mlp_width": 4 * width,
+        "model.depth": 8,
     }
     config = config_with(**values)
     setup = Setup(config, mesh_of(8 if axes else 1, **axes))
@@ -102,27 +100,19 @@ def test_fsdp_splits_the_state_of_the_layers_that_are_trained():
     values = {"optimizer.freeze": "blocks/01/", "model.width": 64, "model.mlp_width": 512}
     config = config_with(**values)
     setup = Setup(config, mesh_of(fsdp=8))
-    moments = dict(named_leaves(setup.state.opt_state["direction"].mu))
+    moments = dict(named_leaves(setup.abstract.opt_state["direction"].mu))
     kernel = moments["blocks/mlp/dense1/kernel"]
     assert kernel.shape == (2, 64, 512)
-    assert kernel.addressable_shards[0].data.size * 8 == kernel.size
+    assert kernel.sharding.shard_shape(kernel.shape) == (2, 64, 64)
 
 
-def test_a_frozen_run_resumes_and_another_expression_is_refused(tmp_path):
-    def start(workdir, **values):
-        # At a constant rate, a shorter run is the longer one's beginning.
-        frozen = {"optimizer.freeze": "blocks/01/", "schedule.name": "constant", "ema_decay": 0.9}
-        train.run(config_with(**{**frozen, **values}), tmp_path / workdir)
+def test_a_run_that_froze_something_else_is_not_resumed(tmp_path):
+    def start(freeze):
+        train.run(config_with(total_steps=1, **{"optimizer.freeze": freeze}), tmp_path)
 
-    start("straight", total_steps=6)
-    start("resumed", total_steps=3)
+    start("blocks/01/")
     with pytest.raises(CheckpointError, match=r"optimizer\.freeze='blocks/01/', not 'blocks/02/'"):
-        start("resumed", total_steps=6, **{"optimizer.freeze": "blocks/02/"})
-    start("resumed", total_steps=6)
-    for ema in (False, True):
-        expected = restore_params(tmp_path / "straight", ema=ema)
-        found = restore_params(tmp_path / "resumed", ema=ema)
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
+        start("blocks/02/")
 
 
 def test_a_probe_starts_from_the_weights_of_another_run(tmp_path):

@@ -11,7 +11,6 @@ import types
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from PIL import Image
 
 from tests.runs import read_metrics, start_command
@@ -19,7 +18,7 @@ from vit_jax import main
 from vit_jax.checkpoint import restore_params
 from vit_jax.schedules import make_schedule
 
-# Runs that differ in nothing that is compiled share their programs, see below: change little.
+# Runs that differ in nothing that is compiled share their programs: change little.
 TINY = ("--config=tests/tiny.py", "--config.model.depth=1", "--config.total_steps=2")
 FAKE = (
     *TINY,
@@ -29,17 +28,6 @@ FAKE = (
     "--config.model.num_classes=3",
 )
 LONGER = "--config.total_steps=6"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _shared_compilation_cache(tmp_path_factory):
-    """One cache for all, outside the workdirs: most runs here compile the same programs."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture

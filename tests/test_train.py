@@ -9,7 +9,7 @@ from flax import nnx
 import vit_jax
 from tests import tiny
 from tests.runs import GOLDEN, read_metrics
-from tests.stages import Setup, mesh_of
+from tests.stages import Setup, config_with, mesh_of, run_on
 from tests.workdirs import NAME, TINY, write_workdir
 from vit_jax import sharding, train
 from vit_jax.checkpoint import TrainState, restore_params
@@ -19,12 +19,8 @@ from vit_jax.parameter_groups import parameter_groups
 from vit_jax.schedules import make_schedule
 from vit_jax.train_step import make_train_step
 
-MESHES = [
-    {"data": 8},
-    {"data": 1, "fsdp": 8},
-    {"data": 2, "fsdp": 4},
-    {"data": 4, "tensor": 2},
-]
+MESHES = [{"data": 8}, {"fsdp": 8}, {"data": 2, "fsdp": 4}, {"data": 4, "tensor": 2}]
+WIDE = {"model.width": 128, "model.mlp_width": 512, "total_steps": 5, "warmup_steps": 1}
 
 
 @pytest.mark.parametrize("golden", ["vit_token", "vit_token_representation", "vit_gap"])
@@ -69,28 +65,18 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
     np.testing.assert_allclose(state.params["head"]["kernel"], expected, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def single_device():
-    config = tiny.get_config()
-    config.model.width, config.model.num_heads, config.model.mlp_width = 128, 2, 512
-    return config, Setup(config, mesh_of(1)).run()
-
-
 @pytest.mark.parametrize("axes", MESHES, ids=str)
-def test_every_mesh_trains_as_one_device_does(single_device, axes):
-    config, (losses, indices, state) = single_device
-    mesh_losses, mesh_indices, mesh_state = Setup(config, mesh_of(**axes)).run()
+def test_every_mesh_trains_as_one_device_does(axes):
+    losses, indices, state = run_on(mesh_of(1), **WIDE)
+    mesh_losses, mesh_indices, mesh_state = run_on(mesh_of(**axes), **WIDE)
     np.testing.assert_array_equal(mesh_indices, indices)
     np.testing.assert_allclose(mesh_losses, losses, atol=1e-5)
     assert np.abs(np.diff(losses[1:])).min() > 1e-3  # Each update but the first has a rate.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), mesh_state, state)
 
 
-def test_fsdp_leaves_an_eighth_of_each_large_array_on_a_device(single_device):
-    config, _ = single_device
-    config = config.copy_and_resolve_references()
-    config.total_steps = 2
-    _, _, state = Setup(config, mesh_of(fsdp=8)).run()
+def test_fsdp_leaves_an_eighth_of_each_large_array_on_a_device():
+    _, _, state = run_on(mesh_of(fsdp=8), **WIDE)
     num_split = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         shard = leaf.addressable_shards[0].data
@@ -102,15 +88,14 @@ def test_fsdp_leaves_an_eighth_of_each_large_array_on_a_device(single_device):
     assert num_split == 2 * 3  # Both MLP kernels, and Adam's two moments of each.
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("sgd", 1e-6), ("adamw", 1e-5)])
+@pytest.mark.parametrize(
+    ("name", "tolerance"), [("sgd", 1e-6), pytest.param("adamw", 1e-5, marks=pytest.mark.slow)]
+)
 def test_accumulated_micro_batches_equal_one_batch(name, tolerance):
-    config = tiny.get_config()
-    config.batch_size = 64
-    config.total_steps = 5
-    config.optimizer.name = name
-    losses, _, state = Setup(config, mesh_of(1)).run()
-    config.optimizer.accumulation_steps = 4
-    micro_losses, _, micro_state = Setup(config, mesh_of(1)).run()
+    values = {"batch_size": 64, "total_steps": 5, "optimizer.name": name}
+    losses, _, state = run_on(mesh_of(1), **values)
+    micro = {**values, "optimizer.accumulation_steps": 4}
+    micro_losses, _, micro_state = run_on(mesh_of(1), **micro)
     np.testing.assert_allclose(micro_losses, losses, atol=1e-6)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance),
@@ -119,30 +104,34 @@ def test_accumulated_micro_batches_equal_one_batch(name, tolerance):
     )
 
 
-def test_accumulation_on_eight_devices_equals_one_device():
-    config = tiny.get_config()
-    config.optimizer.accumulation_steps = 2
-    losses, _, _ = Setup(config, mesh_of(1)).run()
-    mesh_losses, _, _ = Setup(config, mesh_of(data=4, fsdp=2)).run()
-    np.testing.assert_allclose(mesh_losses, losses, atol=1e-5)
+MIXING = {"mixing.mixup_alpha": 1.0, "mixing.cutmix_alpha": 1.0}
 
 
-def test_dropout_is_the_same_on_every_mesh():
-    config = tiny.get_config()
-    config.model.dropout_rate = 0.1
-    config.total_steps = 3
-    losses, _, _ = Setup(config, mesh_of(1)).run()
-    without = tiny.get_config()
-    without.total_steps = 3
-    assert not np.allclose(Setup(without, mesh_of(1)).run()[0], losses, atol=1e-4)
-    mesh_losses, _, _ = Setup(config, mesh_of(data=2, fsdp=4)).run()
-    np.testing.assert_allclose(mesh_losses, losses, atol=1e-5)
+@pytest.mark.parametrize(
+    ("values", "axes", "accumulation_steps"),
+    [
+        ({**MIXING, "mixing.form": "deit"}, {"data": 8}, 4),
+        ({"model.dropout_rate": 0.1}, {"data": 2, "fsdp": 4}, 1),
+        # Micro-batches draw their own dropout: these are the same as on one device only.
+        ({"model.dropout_rate": 0.1, "optimizer.accumulation_steps": 2}, {"data": 4, "fsdp": 2}, 2),
+        pytest.param(MIXING, {"data": 2, "fsdp": 4}, 1, marks=pytest.mark.slow),
+    ],
+    ids=["mixing in DeiT's form", "dropout", "dropout and accumulation", "mixing"],
+)
+def test_what_is_random_is_the_same_on_any_mesh_and_in_micro_batches(
+    values, axes, accumulation_steps
+):
+    values = {"total_steps": 4, **values}
+    losses, _, _ = run_on(mesh_of(1), **values)
+    plain, _, _ = run_on(mesh_of(1), total_steps=4)
+    assert abs(losses[-1] - plain[-1]) > 2e-4
+    values["optimizer.accumulation_steps"] = accumulation_steps
+    mesh_losses, _, _ = run_on(mesh_of(8, **axes), **values)
+    np.testing.assert_allclose(mesh_losses, losses, rtol=1e-5)
 
 
 def test_averaged_parameters_follow_the_formula():
-    config = tiny.get_config()
-    config.ema_decay, config.total_steps = 0.5, 4
-    setup = Setup(config, mesh_of(1))
+    setup = Setup(config_with(ema_decay=0.5, total_steps=4), mesh_of(1))
     state, average = setup.state, jax.tree.map(np.array, setup.state.params)
     for step, batch in enumerate(setup.batches()):
         state, _ = setup.step(state, batch)
@@ -197,25 +186,6 @@ def test_training_starts_from_the_weights_of_another_run(tmp_path):
     np.testing.assert_array_equal(after.pop("head")["kernel"], 0)
     assert np.any(before.pop("head")["kernel"])
     jax.tree.map(np.testing.assert_array_equal, before, after)
-
-
-@pytest.mark.parametrize(
-    ("form", "axes", "accumulation_steps"),
-    [("big_vision", {"data": 2, "fsdp": 4}, 1), ("deit", {"data": 8}, 4)],
-)
-def test_mixed_batches_are_the_same_on_any_mesh_and_in_micro_batches(
-    form, axes, accumulation_steps
-):
-    def losses(mesh, accumulation_steps=1, alpha=1.0):
-        config = tiny.get_config()
-        config.total_steps = 4
-        config.mixing.update({"form": form, "mixup_alpha": alpha, "cutmix_alpha": alpha})
-        config.optimizer.accumulation_steps = accumulation_steps
-        return Setup(config, mesh).run()[0]
-
-    expected = losses(mesh_of(1))
-    np.testing.assert_allclose(losses(mesh_of(8, **axes), accumulation_steps), expected, rtol=1e-5)
-    assert abs(losses(mesh_of(1), alpha=0.0)[-1] - expected[-1]) > 2e-4
 
 
 def test_training_starts_from_the_best_average_of_another_run(tmp_path):

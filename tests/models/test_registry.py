@@ -224,9 +224,7 @@ def test_exaflops_of_table_6(name, epochs):
     assert exaflops == pytest.approx(published, rel=tolerance)
 
 
-@functools.partial(
-    jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0}
-)
+@functools.partial(jax.jit, static_argnums=0)
 def loss_and_gradients(graphdef, state, images, labels):
     def loss(state):
         logits = nnx.merge(graphdef, state)(images)

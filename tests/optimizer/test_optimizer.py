@@ -1,5 +1,7 @@
 """Optimisers against their formulas in NumPy, and on stacked against separate arrays."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -145,12 +147,14 @@ def test_bfloat16_momentum_is_close_and_half_as_large(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_stacked_blocks_are_updated_as_separate_ones(name):
-    """Sizes above 32, so that Adafactor factors: the 33 layers must not count as a dimension."""
+def test_stacked_blocks_are_updated_as_separate_ones(name, monkeypatch):
+    """Adafactor factors even these small sizes: the 3 layers must not count as a dimension."""
+    module = importlib.import_module("vit_jax.optimizer.adafactor")
+    monkeypatch.setattr(module, "MIN_FACTORED_SIZE", 3)
     shapes = {
-        "blocks/attention/query/kernel": (33, 36, 2, 33),
-        "blocks/attention/out/bias": (33, 35),
-        "head/kernel": (33, 34),
+        "blocks/attention/query/kernel": (3, 6, 2, 5),
+        "blocks/attention/out/bias": (3, 7),
+        "head/kernel": (3, 4),
     }
     # In bfloat16, rounding could fall either way.
     config = settings(name=name, weight_decay=0.1, grad_clip_norm=1.0, momentum_dtype="float32")

@@ -13,7 +13,6 @@ from flax.traverse_util import flatten_dict
 
 import vit_jax
 from tests.published import (
-    COMPILE_QUICKLY,
     assert_same_tensors,
     golden,
     logits,
@@ -49,9 +48,7 @@ def test_logits_and_gradients_are_the_reference_codes(name, tmp_path):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, expected["labels"])
         return losses.mean(), logits
 
-    gradient = jax.jit(
-        jax.value_and_grad(loss_function, has_aux=True), compiler_options=COMPILE_QUICKLY
-    )
+    gradient = jax.jit(jax.value_and_grad(loss_function, has_aux=True))
     (loss, outputs), grads = gradient(nnx.to_pure_dict(state))
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(loss, expected["softmax_loss"], rtol=0, atol=1e-5)
