@@ -2,8 +2,8 @@
 
 import random
 import signal
-import threading
 import time
+import types
 
 import jax
 import numpy as np
@@ -109,23 +109,13 @@ def test_killed_and_resumed_equals_uninterrupted(uninterrupted, tmp_path, kinds)
     jax.tree.map(np.testing.assert_array_equal, saved_arrays(tmp_path), saved_arrays(uninterrupted))
 
 
-class StopDuringStep(threading.Event):
-    """Set from the given step on, for a loop that asks once a step."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.steps_left = step
-
-    def is_set(self):
-        self.steps_left -= 1
-        return self.steps_left <= 0
-
-
 def test_a_run_that_stops_when_an_evaluation_is_due_has_made_it(tmp_path):
     config = tiny.get_config()
     config.model.depth, config.total_steps, config.eval_every_steps = 1, 5, 3
+    answers = iter([False, False, True])  # The loop asks once a step.
+    stop = types.SimpleNamespace(is_set=lambda: next(answers))
     with pytest.raises(PreemptedError, match="after step 3"):
-        train.run(config, tmp_path, stop=StopDuringStep(3))
+        train.run(config, tmp_path, stop=stop)
     evaluated = [record["step"] for record in read_metrics(tmp_path) if "eval/loss" in record]
     assert evaluated == [find_step(tmp_path, "best")] == [3]
 

@@ -121,10 +121,11 @@ MIXING = {"mixing.mixup_alpha": 1.0, "mixing.cutmix_alpha": 1.0}
 def test_what_is_random_is_the_same_on_any_mesh_and_in_micro_batches(
     values, axes, accumulation_steps
 ):
-    values = {"total_steps": 4, **values}
+    short = {"total_steps": 4, "warmup_steps": 0}
+    values = {**short, **values}
     losses, _, _ = run_on(mesh_of(1), **values)
-    plain, _, _ = run_on(mesh_of(1), total_steps=4)
-    assert abs(losses[-1] - plain[-1]) > 2e-4
+    plain, _, _ = run_on(mesh_of(1), **short)
+    assert np.abs(losses - plain).max() > 1e-3
     values["optimizer.accumulation_steps"] = accumulation_steps
     mesh_losses, _, _ = run_on(mesh_of(8, **axes), **values)
     np.testing.assert_allclose(mesh_losses, losses, rtol=1e-5)
