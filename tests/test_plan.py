@@ -1,0 +1,213 @@
+"""Plans: on stand-ins of this machine's CPU, and with the TPU's compiler where it is installed."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.runs import ROOT
+from vit_jax import plan as plan_lib
+from vit_jax.errors import ConfigError
+from vit_jax.hardware import CHIPS, GIB
+from vit_jax.models import count_parameters, model_options
+from vit_jax.plan import Memory, lower_bound, main, make_plan, needed_bytes, suggestions
+from vit_jax.topology import GPU_KINDS, TPU_KINDS, open_topology
+
+OPTIONS = {  # Of the tiny model.
+    **{"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 64},
+    **{"channels": 1, "image_size": 8, "num_classes": 10},
+}
+CONFIG = f"--config={ROOT / 'tests' / 'tiny.py'}"
+
+
+@pytest.fixture(scope="module")
+def topology():
+    return open_topology("gpu:8")
+
+
+@pytest.fixture(scope="module")
+def planned(topology):
+    config = tiny.get_config()
+    config.ema_decay = 0.9
+    return make_plan(config, topology)
+
+
+def test_the_memory_is_what_the_arrays_are(planned):
+    parameters = count_parameters("ViT-Ti/2", **OPTIONS)
+    assert planned.memory.parameters == 4 * parameters
+    assert planned.memory.average == 4 * parameters
+    assert 8 * parameters <= planned.memory.optimizer <= 8 * parameters + 64  # And counters.
+    assert planned.memory.batch == 32 // 8 * (8 * 8 + 4 + 4 + 1)
+    assert planned.memory.temporaries > 0
+    assert planned.memory.total == sum(planned.memory)
+
+
+def test_the_arithmetic_is_three_forward_passes(planned):
+    assert planned.flops == 6 * model_options("ViT-Ti/2", **OPTIONS).macs() * 32
+
+
+def test_the_bound_is_the_largest_of_three(planned, topology):
+    chip = CHIPS["NVIDIA H100 80GB HBM3"]
+    assert planned.bound.compute == planned.flops / (8 * chip.flops)
+    held = planned.memory
+    state = held.parameters + held.optimizer + held.average
+    assert planned.bound.memory == (2 * state + held.batch) / chip.bandwidth
+    sent = sum(e.size * n * 2 * 7 / 8 for e, n in planned.exchanges.items())  # All all-reduces.
+    np.testing.assert_allclose(planned.bound.network, sent / chip.interconnect)
+    assert planned.bound.seconds == max(planned.bound)
+
+
+def test_an_unknown_figure_bounds_nothing(topology):
+    slow = type(topology)("x", "x", topology.devices, CHIPS["Tesla T4"], 1, "")
+    bound = lower_bound(slow, 1e15, Memory(1, 1, 1, 1, 1, 1), {})
+    assert bound.network is None
+    assert bound.seconds == bound.compute == 1e15 / 8 / 65e12
+
+
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [
+        ("Ran out of memory in memory space hbm. Used 17.25G of 15.75G hbm.", 17.25 * GIB),
+        ("the total memory required for HLO temporaries (52.45G) exceeds", 52.45 * GIB),
+        ("Used 512.00M of 100.00M hbm", 512 * 2**20),
+        ("no figure at all", 0),
+    ],
+)
+def test_what_the_compiler_says_is_needed(words, size):
+    assert needed_bytes(words) == int(size)
+
+
+def test_suggestions_save_memory_at_growing_cost(topology, planned):
+    config = tiny.get_config()
+    tried = list(suggestions(config, topology, planned))
+    assert tried == [
+        ("model.remat=dots",),
+        ("model.remat=full",),
+        ("mesh.fsdp=8", "mesh.data=1"),
+        ("mesh.fsdp=8", "mesh.data=1", "model.remat=dots"),
+        ("mesh.fsdp=8", "mesh.data=1", "model.remat=full"),
+        ("mesh.fsdp=8", "mesh.data=1", "model.remat=full", "optimizer.accumulation_steps=2"),
+        ("mesh.fsdp=8", "mesh.data=1", "model.remat=full", "optimizer.accumulation_steps=4"),
+    ]
+
+
+def test_a_state_that_is_too_large_needs_more_than_recomputation(topology, planned):
+    small = dataclasses.replace(planned, capacity=1000)
+    first = next(iter(suggestions(tiny.get_config(), topology, small)))
+    assert first == ("mesh.fsdp=8", "mesh.data=1")
+
+
+def test_the_command_prints_a_plan(capsys):
+    assert main([CONFIG, "--topology=gpu:8", "--config.batch_size=64"]) == 0
+    text = capsys.readouterr().out
+    for expected in ("8 x NVIDIA H100", "NOTE: NVIDIA's compiler", "FITS", "all-reduce", "ms"):
+        assert expected in text
+
+
+def test_the_command_suggests_what_fits(capsys, monkeypatch, planned):
+    """On a chip with less memory than the plain step needs and more than the recomputing one."""
+    small = planned.memory.total * 0.97
+    kind = GPU_KINDS["gpu"]
+    chip = CHIPS[kind]
+    monkeypatch.setitem(CHIPS, kind, type(chip)(chip.flops, small, chip.bandwidth))
+    arguments = [CONFIG, "--topology=gpu:8", "--config.ema_decay=0.9", "--suggest", "--json"]
+    code = main(arguments)
+    plans = json.loads(capsys.readouterr().out)
+    assert not plans[0]["fits"]
+    assert plans[0]["changes"] == []
+    assert code == (0 if plans[-1]["fits"] else 1)
+    assert plans[1]["changes"] == ["model.remat=dots"]
+    for made in plans:
+        assert made["fits"] == (made["memory"]["total"] <= made["memory"]["capacity"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--topology=v9:4x4"], "expected a TPU slice"),
+        (["--topology=v5e"], "expected a TPU slice"),
+        (["--topology=v5e:0x4"], "expected a TPU slice"),
+        (["--topology=gpu:0"], "expected a TPU slice"),
+        (["--topology=gpu:100000"], "virtual devices exist"),
+        (["--topology=gpu:8", "--config.mesh.fsdp=3"], "does not multiply"),
+        (["--topology=gpu:8", "--config.batch_size=12"], "not divisible"),
+        (["--topology=gpu:8", "--config.nothing"], "KEY=VALUE"),
+        (["--topology=gpu:8", "--nothing"], "nothing"),
+    ],
+)
+def test_mistakes_are_named(arguments, words, capsys):
+    assert main([CONFIG, *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_every_kind_is_in_the_table_of_chips():
+    for kind, devices_per_chip in TPU_KINDS.values():
+        assert CHIPS[kind].cores in (devices_per_chip, 2)
+        assert CHIPS[kind].bandwidth
+    for kind in GPU_KINDS.values():
+        assert CHIPS[kind].bandwidth
+        assert CHIPS[kind].interconnect
+
+
+def test_without_the_tpu_compiler_the_cpu_stands_in(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    topology = open_topology("v3:2x2")
+    assert len(topology.devices) == 8
+    assert topology.devices_per_chip == 2
+    assert topology.memory == 16 * GIB
+    assert "pip install libtpu" in topology.stand_in
+
+
+def test_other_compiler_errors_are_not_hidden(monkeypatch, topology):
+    class Step:
+        def lower(self, *arguments):
+            raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    monkeypatch.setattr(plan_lib, "make_train_step", lambda *arguments: Step())
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        make_plan(tiny.get_config(), topology)
+
+
+def test_a_shape_that_no_slice_has_is_refused():
+    if not importlib.util.find_spec("libtpu"):
+        pytest.skip("needs libtpu")
+    with pytest.raises(ConfigError, match="v5e:3x5"):
+        open_topology("v5e:3x5")
+
+
+def plan_for_tpu(*arguments):
+    """The command's plans, from a process of its own."""
+    if not importlib.util.find_spec("libtpu"):
+        pytest.skip("needs libtpu")
+    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    command = [sys.executable, "-m", "vit_jax.plan", "--json", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_the_tpu_compiler_plans():
+    """Its figures at the versions that setup.py pins: see docs/scaling.md."""
+    first = plan_for_tpu(
+        "--config=configs/vit.py:b16", "--topology=v5e:4x4", "--config.model.remat=dots"
+    )[0]
+    assert first["fits"]
+    assert not first["stand_in"]
+    np.testing.assert_allclose(first["memory"]["temporaries"], 14_621_582_336, rtol=0.05)
+    assert set(first["exchanges"]) == {"all-reduce"}
+
+
+@pytest.mark.slow
+def test_the_tpu_compiler_refuses():
+    first = plan_for_tpu("--config=configs/vit.py:b16", "--topology=v5e:4x4")[0]
+    assert not first["fits"]
+    assert "exceeds" in first["refusal"]
+    np.testing.assert_allclose(first["memory"]["temporaries"], 52.45 * GIB, rtol=0.05)

@@ -1,0 +1,401 @@
+"""Does a run fit, and how fast can it be at best? Asked before any accelerator is paid for.
+
+    python -m vit_jax.plan --config=configs/vit.py:h14 --topology=v5e:16x16 [--config.KEY=VALUE ...]
+
+Compiles the real train step for devices that are not here (`vit_jax.topology`), and prints what one
+device has to hold, what the devices exchange in a step, and a lower bound of the step's time.
+`--suggest` compiles changes of the config until one fits; `--json` prints one JSON document.
+
+Exit codes: 0 it fits; 1 it does not, and nothing that was tried does; 2 a mistake in what was asked.
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+if __name__ == "__main__":  # Before JAX looks for devices: the CPU does, and no TPU is asked for.
+    os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from vit_jax import config as config_lib
+from vit_jax import sharding, train
+from vit_jax.collectives import Collective, collectives
+from vit_jax.command_line import Parser, run_command
+from vit_jax.config_file import load_config
+from vit_jax.data.dataset import open_dataset
+from vit_jax.errors import ConfigError
+from vit_jax.forward import make_forward
+from vit_jax.hardware import GIB
+from vit_jax.logging import format_duration
+from vit_jax.optimizer import build_optimizer
+from vit_jax.parameter_groups import parameter_groups
+from vit_jax.tables import format_table
+from vit_jax.topology import Topology, open_topology
+from vit_jax.train_step import make_train_step
+
+FITS, DOES_NOT_FIT = 0, 1
+OVERRIDE = "--config."
+BACKWARD_AND_FORWARD = 3  # A backward pass takes twice the products of the forward pass.
+
+# The TPU compiler's words for a program that needs more memory than there is.
+NEEDED = re.compile(r"(?:Used|HLO temporaries \()\s*([\d.]+)([KMGT])")
+UNITS = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
+
+logger = logging.getLogger("vit_jax")
+
+
+class Memory(NamedTuple):
+    """What one device holds during a step, in bytes."""
+
+    parameters: int
+    optimizer: int
+    average: int  # of the parameters (EMA)
+    batch: int
+    temporaries: int  # activations, gradients, buffers of exchanges
+    program: int
+
+    @property
+    def total(self) -> int:
+        """All of it at once."""
+        return sum(self)
+
+
+class Bound(NamedTuple):
+    """Seconds that a step takes at least, by what limits it; None where a figure is unknown."""
+
+    compute: float
+    memory: float | None
+    network: float | None
+
+    @property
+    def seconds(self) -> float:
+        """The largest: at best, all three go on at the same time."""
+        return max(value for value in self if value is not None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One config, compiled for one topology.
+
+    Attributes:
+      changes: "KEY=VALUE" of the config, beyond what was asked for.
+      mesh: axis -> devices along it.
+      memory: of one device. Temporaries are the compiler's, if it refused as far as it says.
+      capacity: of one device's memory, nominal, bytes.
+      refusal: the compiler's words if the program does not fit, else "".
+      flops: of the model in one step, forward and backward, recomputation not counted.
+      exchanges: of one device in one step -> how often.
+      bound: of a step's time.
+      steps: of the whole run.
+      compile_seconds: for lowering and compiling here.
+    """
+
+    changes: tuple[str, ...]
+    mesh: dict[str, int]
+    memory: Memory
+    capacity: int
+    refusal: str
+    flops: float
+    exchanges: Counter[Collective]
+    bound: Bound
+    steps: int
+    compile_seconds: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the compiler takes it and the nominal memory holds it."""
+        return not self.refusal and self.memory.total <= self.capacity
+
+
+def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = ()) -> Plan:
+    """Compiles the train step of `config` for the devices of `topology`.
+
+    Raises:
+      UserError: the config is wrong, or does not divide over these devices.
+    """
+    config_lib.validate(config)
+    mesh = sharding.build_mesh(config.mesh, topology.devices)
+    sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
+    dataset = open_dataset(config, required=False)
+    options = config_lib.model_options(config, dataset.num_classes)
+    durations = config_lib.durations(config, dataset.num_train_examples)
+    schedule = train.build_schedule(config, durations)
+    groups = parameter_groups(config.optimizer, train.abstract_params(config, options))
+    optimizer = build_optimizer(config.optimizer, schedule, groups)
+    initialize = train.make_initializer(config, options, optimizer, groups.trainable)
+    state = train.abstract_state(initialize, config.seed, mesh)
+    structure = train.model_structure(config.model.name, options)
+    forward = make_forward(structure, train.preprocessing_of(config.data), mesh)
+    step = make_train_step(config, forward, optimizer, groups.trainable, schedule, state, mesh)
+    batch = abstract_batch(config.batch_size, options, mesh)
+
+    start = time.perf_counter()
+    compiled, refusal, temporaries, program = None, "", 0, 0
+    try:
+        compiled = step.lower(state, batch).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        refusal = str(error).splitlines()[0]
+        temporaries = needed_bytes(refusal)
+    seconds = time.perf_counter() - start
+    if compiled is not None:
+        analysis = compiled.memory_analysis()
+        temporaries = analysis.temp_size_in_bytes
+        program = analysis.generated_code_size_in_bytes
+    memory = Memory(
+        bytes_per_device(state.params),
+        bytes_per_device(state.opt_state),
+        bytes_per_device(state.ema),
+        bytes_per_device(batch),
+        temporaries,
+        program,
+    )
+    exchanges = Counter() if compiled is None else collectives(compiled.as_text())
+    flops = BACKWARD_AND_FORWARD * 2 * options.macs() * config.batch_size
+    return Plan(
+        tuple(changes),
+        dict(mesh.shape),
+        memory,
+        int(topology.memory),
+        refusal,
+        flops,
+        exchanges,
+        lower_bound(topology, flops, memory, exchanges),
+        durations.total,
+        seconds,
+    )
+
+
+def abstract_batch(batch_size: int, options: Any, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of one batch, split over the mesh."""
+    rows = sharding.batch_sharding(mesh)
+    shapes = {
+        "image": ((batch_size, *options.image_size, options.channels), np.uint8),
+        "label": ((batch_size,), np.int32),
+        "index": ((batch_size,), np.int32),
+        "mask": ((batch_size,), np.bool_),
+    }
+    return {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
+        for name, (shape, dtype) in shapes.items()
+    }
+
+
+def bytes_per_device(tree: Any) -> int:
+    """What one device holds of the arrays that a tree of shapes describes."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def needed_bytes(refusal: str) -> int:
+    """The memory that the compiler says a refused program needs; 0 if it does not say."""
+    found = NEEDED.search(refusal)
+    return int(float(found[1]) * UNITS[found[2]]) if found else 0
+
+
+def lower_bound(
+    topology: Topology, flops: float, memory: Memory, exchanges: Counter[Collective]
+) -> Bound:
+    """The roofline: no step is faster than its arithmetic, its state's way through memory, or what
+    a chip has to send to others.
+
+    The state is read and written once; activations and a second reading of the parameters come on
+    top. What the devices of one chip exchange among themselves is not counted twice.
+    """
+    count = len(topology.devices)
+    sent = sum(exchange.bytes_sent(count) * times for exchange, times in exchanges.items())
+    state = memory.parameters + memory.optimizer + memory.average
+    bandwidth, link = topology.bandwidth, topology.chip.interconnect
+    return Bound(
+        flops / (count * topology.peak_flops),
+        (2 * state + memory.batch) / bandwidth if bandwidth else None,
+        sent / link if link else None,
+    )
+
+
+# ----------------------------------------------------------------------------------- suggestions
+
+
+def suggestions(config: ConfigDict, topology: Topology, plan: Plan) -> Iterator[tuple[str, ...]]:
+    """Changes of the config that save memory, those that cost least time first.
+
+    What cannot suffice is left out: recomputation, if the state alone is too large.
+    """
+    rest = len(topology.devices) // config.mesh.tensor
+    state = plan.memory.parameters + plan.memory.optimizer + plan.memory.average
+    remats = [f"model.remat={how}" for how in ("dots", "full") if config.model.remat != how]
+    everywhere = () if rest == 1 else (f"mesh.fsdp={rest}", "mesh.data=1")
+    if state < plan.capacity:
+        yield from ((remat,) for remat in remats)
+    if everywhere and config.mesh.fsdp != rest:
+        yield everywhere
+        yield from ((*everywhere, remat) for remat in remats)
+    per_device = config.batch_size // rest
+    for micro in (2, 4, 8, 16, 32):
+        if per_device % micro == 0 and micro > config.optimizer.accumulation_steps:
+            yield (*everywhere, "model.remat=full", f"optimizer.accumulation_steps={micro}")
+
+
+def try_suggestions(
+    path: str, overrides: Sequence[str], topology: Topology, plan: Plan
+) -> Iterator[Plan]:
+    """Compiles one suggestion after the other, up to the first that fits."""
+    for changes in suggestions(load_config(path, overrides), topology, plan):
+        logger.info("Trying %s ...", " ".join(OVERRIDE + change for change in changes))
+        replaced = {change.partition("=")[0] for change in changes}
+        kept = [given for given in overrides if given.partition("=")[0] not in replaced]
+        attempt = make_plan(load_config(path, [*kept, *changes]), topology, changes)
+        yield attempt
+        if attempt.fits:
+            return
+
+
+# ------------------------------------------------------------------------------------------ text
+
+
+def describe(plan: Plan, topology: Topology, batch_size: int) -> str:
+    """The plan as text for the screen."""
+    chips = len(topology.devices) // topology.devices_per_chip
+    axes = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
+    core = "" if topology.devices_per_chip == 1 else " (two devices make a chip)"
+    bound = plan.bound.seconds
+    limits = ", ".join(
+        f"{name} {value * 1e3:.3g} ms" for name, value in plan.bound._asdict().items() if value
+    )
+    lines = [
+        f"{topology.name}: {chips} x {topology.kind}, {len(topology.devices)} devices{core}: {axes}",
+        *([f"NOTE: {topology.stand_in}."] if topology.stand_in else []),
+        *(
+            [f"with {' '.join(OVERRIDE + change for change in plan.changes)}"]
+            if plan.changes
+            else []
+        ),
+        f"compiled in {plan.compile_seconds:.0f} s",
+        "",
+        format_table(memory_rows(plan)),
+        "",
+        verdict(plan),
+        "",
+        "exchanged per device and step:",
+        format_table(exchange_rows(plan), indent="  ") if plan.exchanges else "  nothing known",
+        "",
+        f"model FLOPs per step: {plan.flops:.4g} (forward and backward, nothing recomputed)",
+        f"a step takes at least {bound * 1e3:.3g} ms ({limits}): "
+        f"at most {batch_size / bound:,.0f} images/s; "
+        f"{plan.steps:,} steps at least {format_duration(plan.steps * bound)}, "
+        f"{plan.steps * bound * chips / 3600:,.1f} chip-hours",
+    ]
+    return "\n".join(lines)
+
+
+def memory_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What one device holds, a line each."""
+    rows = [("on each device", "GiB")]
+    rows += [(name, f"{size / GIB:.3f}") for name, size in plan.memory._asdict().items() if size]
+    return [
+        *rows,
+        ("total", f"{plan.memory.total / GIB:.3f}"),
+        ("of", f"{plan.capacity / GIB:.3g}"),
+    ]
+
+
+def verdict(plan: Plan) -> str:
+    """Whether it fits, in a sentence."""
+    if plan.refusal:
+        return f"DOES NOT FIT. The compiler: {plan.refusal}"
+    if not plan.fits:
+        return "DOES NOT FIT."
+    return f"FITS: {plan.memory.total / plan.capacity:.0%} of the memory."
+
+
+def exchange_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """Kind, how often, and how many bytes."""
+    return [
+        (kind, f"{times:,} x", f"{size:,} bytes")
+        for kind, (times, size) in sorted(exchanges_by_kind(plan).items())
+    ]
+
+
+def exchanges_by_kind(plan: Plan) -> dict[str, tuple[int, int]]:
+    """Kind -> how often, and how many bytes in all."""
+    totals: dict[str, tuple[int, int]] = {}
+    for exchange, count in plan.exchanges.items():
+        times, size = totals.get(exchange.kind, (0, 0))
+        totals[exchange.kind] = times + count, size + count * exchange.size
+    return totals
+
+
+def as_json(plan: Plan, topology: Topology) -> dict[str, Any]:
+    """The plan as what JSON can hold; sizes in bytes, times in seconds."""
+    return {
+        "topology": topology.name,
+        "kind": topology.kind,
+        "devices": len(topology.devices),
+        "devices_per_chip": topology.devices_per_chip,
+        "stand_in": topology.stand_in,
+        "changes": plan.changes,
+        "mesh": plan.mesh,
+        "fits": plan.fits,
+        "refusal": plan.refusal,
+        "memory": plan.memory._asdict() | {"total": plan.memory.total, "capacity": plan.capacity},
+        "exchanges": {
+            kind: {"times": times, "bytes": size}
+            for kind, (times, size) in exchanges_by_kind(plan).items()
+        },
+        "flops": plan.flops,
+        "bound_seconds": plan.bound._asdict() | {"step": plan.bound.seconds},
+        "steps": plan.steps,
+        "compile_seconds": plan.compile_seconds,
+    }
+
+
+# --------------------------------------------------------------------------------------- command
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints a plan, and with `--suggest` one that fits; returns the exit code."""
+    return run_command(run, arguments)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parses the flags and prints the plans; raises UserError."""
+    parser = Parser("vit_jax.plan", "Whether a run fits, before it is paid for.")
+    parser.epilog = "--config.KEY=VALUE sets any key of vit_jax/config.py."
+    parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", required=True, help="the run")
+    parser.add_argument("--topology", required=True, help="v5e:16x16, v4:2x2x4, gpu:8, ...")
+    parser.add_argument("--suggest", action="store_true", help="if it does not fit, find what does")
+    parser.add_argument("--json", action="store_true", help="print a JSON document")
+    overrides = [text.removeprefix(OVERRIDE) for text in arguments if text.startswith(OVERRIDE)]
+    for override in overrides:
+        if "=" not in override:
+            raise ConfigError(f"{OVERRIDE}{override}: expected {OVERRIDE}KEY=VALUE.")
+    flags = parser.parse_args([text for text in arguments if not text.startswith(OVERRIDE)])
+    topology = open_topology(flags.topology)
+    config = load_config(flags.config, overrides)
+    plans = [make_plan(config, topology)]
+    if flags.suggest and not plans[0].fits:
+        plans += try_suggestions(flags.config, overrides, topology, plans[0])
+    if flags.json:
+        print(json.dumps([as_json(plan, topology) for plan in plans], indent=2))
+    else:
+        print("\n\n".join(describe(plan, topology, config.batch_size) for plan in plans))
+    return FITS if plans[-1].fits else DOES_NOT_FIT
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
