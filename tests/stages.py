@@ -7,11 +7,9 @@ import numpy as np
 
 from tests import tiny
 from vit_jax import sharding, train
-from vit_jax.config import default_config, durations, model_options
+from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset, train_batches
 from vit_jax.forward import make_forward
-from vit_jax.optimizer import build_optimizer
-from vit_jax.parameter_groups import parameter_groups
 from vit_jax.train_step import make_train_step
 
 
@@ -40,17 +38,10 @@ class Setup:
     def __init__(self, config, mesh):
         self.config, self.mesh = config, mesh
         self.dataset = open_dataset(config)
-        self.options = model_options(config, self.dataset.num_classes)
-        self.durations = durations(config, self.dataset.num_train_examples)
-        self.schedule = train.build_schedule(config, self.durations)
-        params = train.abstract_params(config, self.options)
-        groups = parameter_groups(config.optimizer, params)
-        self.trainable = groups.trainable
-        self.optimizer = build_optimizer(config.optimizer, self.schedule, groups)
-        self.initialize = train.make_initializer(
-            config, self.options, self.optimizer, self.trainable
-        )
-        self.abstract = train.abstract_state(self.initialize, config.seed, mesh)
+        parts = train.assemble(config, self.dataset, mesh)
+        self.options, self.durations, self.schedule = parts.options, parts.durations, parts.schedule
+        self.optimizer, self.trainable = parts.optimizer, parts.groups.trainable
+        self.initialize, self.abstract = parts.initialize, parts.state
         structure = train.model_structure(config.model.name, self.options)
         forward = make_forward(structure, train.preprocessing_of(config.data), mesh)
         self.step = make_train_step(

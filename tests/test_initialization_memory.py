@@ -11,26 +11,19 @@ SCRIPT = """
 import resource
 import jax
 from vit_jax import sharding, train
-from vit_jax.config import durations, model_options
 from vit_jax.config_file import load_config
-from vit_jax.optimizer import build_optimizer
-from vit_jax.parameter_groups import parameter_groups
+from vit_jax.data.dataset import open_dataset
 from vit_jax.plan import bytes_per_device
 
 jax.config.update("jax_num_cpu_devices", 8)
 config = load_config("configs/vit.py:h14", ["mesh.fsdp=8"])
 mesh = sharding.build_mesh(config.mesh)
-options = model_options(config, 1000)
-groups = parameter_groups(config.optimizer, train.abstract_params(config, options))
-schedule = train.build_schedule(config, durations(config, 1_281_167))
-optimizer = build_optimizer(config.optimizer, schedule, groups)
-initialize = train.make_initializer(config, options, optimizer, groups.trainable)
-abstract = train.abstract_state(initialize, config.seed, mesh)
+parts = train.assemble(config, open_dataset(config, required=False), mesh)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-state = jax.block_until_ready(train.initial_state(initialize, config.seed, abstract))
+state = jax.block_until_ready(train.initial_state(parts.initialize, config.seed, parts.state))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 whole = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-print(peak * 1024 / whole, 8 * bytes_per_device(abstract) / whole)
+print(peak * 1024 / whole, 8 * bytes_per_device(parts.state) / whole)
 """
 
 

@@ -39,8 +39,6 @@ from vit_jax.errors import ConfigError
 from vit_jax.forward import make_forward
 from vit_jax.hardware import GIB
 from vit_jax.logging import format_duration
-from vit_jax.optimizer import build_optimizer
-from vit_jax.parameter_groups import parameter_groups
 from vit_jax.tables import format_table
 from vit_jax.topology import Topology, open_topology
 from vit_jax.train_step import make_train_step
@@ -129,17 +127,12 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
     mesh = sharding.build_mesh(config.mesh, topology.devices)
     sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
     dataset = open_dataset(config, required=False)
-    options = config_lib.model_options(config, dataset.num_classes)
-    durations = config_lib.durations(config, dataset.num_train_examples)
-    schedule = train.build_schedule(config, durations)
-    groups = parameter_groups(config.optimizer, train.abstract_params(config, options))
-    optimizer = build_optimizer(config.optimizer, schedule, groups)
-    initialize = train.make_initializer(config, options, optimizer, groups.trainable)
-    state = train.abstract_state(initialize, config.seed, mesh)
-    structure = train.model_structure(config.model.name, options)
+    parts = train.assemble(config, dataset, mesh)
+    structure = train.model_structure(config.model.name, parts.options)
     forward = make_forward(structure, train.preprocessing_of(config.data), mesh)
-    step = make_train_step(config, forward, optimizer, groups.trainable, schedule, state, mesh)
-    batch = abstract_batch(config.batch_size, options, mesh)
+    trainable, state = parts.groups.trainable, parts.state
+    step = make_train_step(config, forward, parts.optimizer, trainable, parts.schedule, state, mesh)
+    batch = abstract_batch(config.batch_size, parts.options, mesh)
 
     start = time.perf_counter()
     compiled, refusal, temporaries, program = None, "", 0, 0
@@ -164,7 +157,7 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
         program,
     )
     exchanges = Counter() if compiled is None else collectives(compiled.as_text())
-    flops = BACKWARD_AND_FORWARD * 2 * options.macs() * config.batch_size
+    flops = BACKWARD_AND_FORWARD * 2 * parts.options.macs() * config.batch_size
     return Plan(
         tuple(changes),
         dict(mesh.shape),
@@ -174,7 +167,7 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
         flops,
         exchanges,
         lower_bound(topology, flops, memory, exchanges),
-        durations.total,
+        parts.durations.total,
         seconds,
     )
 

@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from vit_jax.models import registry
 from vit_jax.optimizer import build_optimizer
 from vit_jax.options import chosen_options
 from vit_jax.overview import describe_run
-from vit_jax.parameter_groups import parameter_groups
+from vit_jax.parameter_groups import ParameterGroups, parameter_groups
 from vit_jax.parameters import TrainablePart
 from vit_jax.preemption import PreemptedError, stopping_after
 from vit_jax.preview import Preview, make_preview
@@ -41,6 +41,13 @@ from vit_jax.weights.loading import initialize_from
 logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[TrainState], dict[str, float]]
+
+
+class Initializer(NamedTuple):
+    """How a state begins: parameters by a random key, then everything else by the parameters."""
+
+    params: Callable[[jax.Array], dict]
+    state: Callable[[dict], TrainState]
 
 
 def run(
@@ -70,13 +77,9 @@ def run(
     mesh = sharding.build_mesh(config.mesh)
     sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
     dataset = open_dataset(config, required=not dry_run)
-    options = config_lib.model_options(config, dataset.num_classes)
-    durations = config_lib.durations(config, dataset.num_train_examples)
-    schedule = build_schedule(config, durations)
-    groups = parameter_groups(config.optimizer, abstract_params(config, options))
-    optimizer = build_optimizer(config.optimizer, schedule, groups)
-    initialize = make_initializer(config, options, optimizer, groups.trainable)
-    abstract = abstract_state(initialize, config.seed, mesh)
+    options, durations, schedule, groups, optimizer, initialize, abstract = assemble(
+        config, dataset, mesh
+    )
     logger.info(
         "%s",
         describe_run(
@@ -144,6 +147,30 @@ def run(
     return log.last_record
 
 
+class Parts(NamedTuple):
+    """What a config, its data and a mesh determine of a run, with nothing allocated yet."""
+
+    options: Any  # of the model
+    durations: config_lib.Durations
+    schedule: Schedule
+    groups: ParameterGroups
+    optimizer: optax.GradientTransformation
+    initialize: Initializer
+    state: TrainState  # shapes, types and shardings
+
+
+def assemble(config: ConfigDict, dataset: Dataset, mesh: Mesh) -> Parts:
+    """The parts of a run; raises ConfigError if they do not fit each other."""
+    options = config_lib.model_options(config, dataset.num_classes)
+    durations = config_lib.durations(config, dataset.num_train_examples)
+    schedule = build_schedule(config, durations)
+    groups = parameter_groups(config.optimizer, abstract_params(config, options))
+    optimizer = build_optimizer(config.optimizer, schedule, groups)
+    initialize = make_initializer(config, options, optimizer, groups.trainable)
+    state = abstract_state(initialize, config.seed, mesh)
+    return Parts(options, durations, schedule, groups, optimizer, initialize, state)
+
+
 # --------------------------------------------------------------------------------------- model
 
 
@@ -203,23 +230,20 @@ def make_initializer(
     options: Any,
     optimizer: optax.GradientTransformation,
     trainable: TrainablePart,
-) -> Callable[[jax.Array], TrainState]:
-    """The pure function from a random key to the state before the first update."""
+) -> Initializer:
+    """The pure functions that make the state before the first update."""
 
-    def initialize(key: jax.Array) -> TrainState:
-        params = initial_params(config, options, key)
+    def state(params: dict) -> TrainState:
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
         opt_state = optimizer.init(trainable.select(params))
         return TrainState(jnp.int32(0), params, opt_state, ema)
 
-    return initialize
+    return Initializer(lambda key: initial_params(config, options, key), state)
 
 
-def abstract_state(
-    initialize: Callable[[jax.Array], TrainState], seed: int, mesh: Mesh
-) -> TrainState:
+def abstract_state(initialize: Initializer, seed: int, mesh: Mesh) -> TrainState:
     """The state's shapes, types and shardings, with nothing allocated."""
-    shapes = jax.eval_shape(lambda: initialize(jax.random.key(seed)))
+    shapes = jax.eval_shape(lambda: initialize.state(initialize.params(jax.random.key(seed))))
     of_params = sharding.param_shardings(shapes.params, mesh)
     places = sharding.like_params(shapes, shapes.params, of_params, mesh)
     return jax.tree.map(
@@ -234,7 +258,7 @@ def restore_or_initialize(
     config: ConfigDict,
     file: ModelFile,
     checkpoints: Checkpoints,
-    initialize: Callable[[jax.Array], TrainState],
+    initialize: Initializer,
     abstract: TrainState,
 ) -> tuple[TrainState, ModelFile]:
     """The state to go on from: the latest checkpoint's, else the given weights', else a fresh one.
@@ -267,13 +291,12 @@ def with_normalization(file: ModelFile, source: ModelFile) -> ModelFile:
     return dataclasses.replace(file, preprocessing=preprocessing)
 
 
-def initial_state(
-    initialize: Callable[[jax.Array], TrainState], seed: int, abstract: TrainState
-) -> TrainState:
+def initial_state(initialize: Initializer, seed: int, abstract: TrainState) -> TrainState:
     """A fresh state, made where it will lie, so that no device ever holds the whole of it."""
-    return jax.jit(
-        lambda: initialize(jax.random.key(seed)), out_shardings=sharding.shardings_of(abstract)
-    )()
+    places = sharding.shardings_of(abstract)
+    draw = jax.jit(lambda: initialize.params(jax.random.key(seed)), out_shardings=places.params)
+    # Apart, so that random numbers and the optimiser's zeros never need their space together.
+    return jax.jit(initialize.state, donate_argnums=0, out_shardings=places)(draw())
 
 
 def read_initial_weights(
