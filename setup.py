@@ -46,6 +46,7 @@ setup(
         "cuda12": ["jax[cuda12]"],
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
+        "plan": ["jax[tpu]"],  # libtpu, whose compiler needs no TPU.
         "dev": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9", "pre-commit>=4"],
     },
 )

@@ -2,7 +2,7 @@
 
     python benchmarks/plan_table.py [--only=PATTERN] [--output=plans.json]
 
-Needs libtpu (`pip install libtpu`), no TPU. Each line is one compilation, in a process of its own,
+Needs libtpu (`pip install 'jax[tpu]'`), no TPU. Each line is one compilation, in a process of its own,
 of one to five minutes on two cores; those that the output file has already are not made again.
 """
 

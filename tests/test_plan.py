@@ -162,7 +162,7 @@ def test_without_the_tpu_compiler_the_cpu_stands_in(monkeypatch):
     assert len(topology.devices) == 8
     assert topology.devices_per_chip == 2
     assert topology.memory == 16 * GIB
-    assert "pip install libtpu" in topology.stand_in
+    assert "pip install 'jax[tpu]'" in topology.stand_in
 
 
 def test_other_compiler_errors_are_not_hidden(monkeypatch, topology):

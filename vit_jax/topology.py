@@ -34,7 +34,7 @@ GPU_KINDS = {
     "h200": "NVIDIA H200",
     "a100": "NVIDIA A100-SXM4-80GB",
 }
-INSTALL_LIBTPU = "pip install libtpu"
+INSTALL_LIBTPU = "pip install 'jax[tpu]'"
 
 
 @dataclasses.dataclass(frozen=True)
