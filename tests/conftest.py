@@ -28,6 +28,15 @@ def _shared_compilation_cache(tmp_path_factory):
     compilation_cache.reset_cache()  # So that JAX looks again whether there is one.
 
 
+@pytest.fixture(scope="module")
+def cache_of_commands(tmp_path_factory):
+    """The same for the commands that a module's tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+        yield
+
+
 @pytest.fixture
 def restored_logging():
     """Undoes what a command does to the loggers."""

@@ -49,6 +49,7 @@ def test_exactly_the_frozen_keep_their_bits(freeze, is_frozen, axes):
     values = {
         "optimizer.freeze": freeze,
         "optimizer.accumulation_steps": 2,
+        "batch_size": 16,
         "ema_decay": 0.9,
         "model.stochastic_depth_rate": 0.2,
         "model.width": width,

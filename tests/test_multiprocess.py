@@ -41,14 +41,7 @@ MIXED = ("--config.mesh.fsdp=2", "--config.mesh.tensor=4")  # Spans two.
 TOLERANCE = 1e-5
 DEATH_SECONDS = 90  # Within which the others end when a process died.
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    """One compilation cache for all processes here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-        yield
+pytestmark = pytest.mark.usefixtures("cache_of_commands")
 
 
 def finish(processes, timeout=300):
