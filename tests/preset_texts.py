@@ -29,6 +29,7 @@ PRESETS = {
     "digits": [""],
     "fashion_mnist": [""],
     "folder": ["photos"],
+    "augmentation": ["plain", "augmented"],
     "transfer": ["pretrain", "finetune", "scratch"],
     "vit": [f"{model},{dataset}" for dataset in DATASETS for model in TRANSFORMERS]
     + ["l16,imagenet21k,30", "l16,jft300m,7", "r50_l16,jft300m,7"],
