@@ -21,11 +21,12 @@ def quartic(part, params, trainable):
     return sum(jax.tree.leaves(terms))
 
 
-def setup(*, freeze="", step=0, schedule=lambda step: 1.0, **sharpness):
+def setup(*, freeze="", step=0, end=None, schedule=lambda step: 1.0, **sharpness):
     """The sharpness-aware loss and gradients of the quartic at PARAMS."""
     config = default_config()
     config.optimizer.freeze, config.optimizer.learning_rate = freeze, 1.0
     config.optimizer.sharpness.update(sharpness)
+    config.schedule.name, config.schedule.end = "linear", end
     trainable = parameter_groups(config.optimizer, PARAMS).trainable
 
     def gradient(state, batch, key):
@@ -72,9 +73,11 @@ def test_gsam_subtracts_what_is_orthogonal():
 
 
 @pytest.mark.parametrize(("step", "rho"), [(0, 0.6), (50, 0.35), (100, 0.1)])
-def test_rho_follows_the_learning_rate(step, rho):
-    schedule = make_schedule("linear", base=1.0, total_steps=100, warmup_steps=0, end=0.0)
-    (_, gradients), _ = setup(rho=0.6, rho_min=0.1, step=step, schedule=schedule)
+@pytest.mark.parametrize("end", [None, 0.0, 0.2], ids=["by default", "to zero", "to a fifth"])
+def test_rho_follows_the_learning_rate(step, rho, end):
+    options = {} if end is None else {"end": end}
+    schedule = make_schedule("linear", base=1.0, total_steps=100, warmup_steps=0, **options)
+    (_, gradients), _ = setup(rho=0.6, rho_min=0.1, step=step, end=end, schedule=schedule)
     (_, expected), _ = setup(rho=rho)
     np.testing.assert_allclose(flat(gradients), flat(expected), rtol=1e-5)
 

@@ -12,8 +12,9 @@ import jax
 import optax
 from ml_collections import ConfigDict
 
+from vit_jax.options import chosen_options
 from vit_jax.parameters import TrainablePart
-from vit_jax.schedules import Schedule
+from vit_jax.schedules import SCHEDULES, Schedule
 
 # (state, batch, key) -> loss, gradients of the trainable part
 Gradient = Callable[[Any, dict[str, jax.Array], jax.Array], tuple[jax.Array, dict]]
@@ -38,7 +39,7 @@ def sharpness_aware(
     sharpness, peak = config.optimizer.sharpness, config.optimizer.learning_rate
     if not sharpness.rho:
         return gradient
-    lowest = config.schedule.end or 0.0
+    lowest = chosen_options(config.schedule, SCHEDULES).get("end", 0.0)
     rho_min = sharpness.rho if sharpness.rho_min is None else sharpness.rho_min
 
     def perturbed_gradient(
