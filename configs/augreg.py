@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from vit_jax.errors import ConfigError
 from vit_jax.models.registry import model_options
 from vit_jax.recipes.arguments import choose, split_arguments
 from vit_jax.recipes.models import TRANSFORMERS
@@ -51,7 +52,8 @@ LEVELS = {
 }
 
 # Big Vision's vit_i1k.py and vit_i21k.py. They leave out hybrids: on ImageNet-21k those have the
-# level of the files that the authors recommend, on ImageNet that of the transformer of their size.
+# level of the files that the authors recommend (R26+S/32's says light1, so the paper's light2), on
+# ImageNet that of the transformer of their size.
 DEFAULT_LEVELS = {
     "imagenet2012": {
         **{"ti16": "light1", "s32": "medium1", "s16": "medium2"},
@@ -60,7 +62,7 @@ DEFAULT_LEVELS = {
     },
     "imagenet21k": {
         **{"ti16": "none", "s32": "none", "s16": "light1", "b32": "light2", "b16": "light2"},
-        **{"l16": "medium2", "r_ti16": "none", "r26_s32": "light1", "r50_l32": "medium1"},
+        **{"l16": "medium2", "r_ti16": "none", "r26_s32": "light2", "r50_l32": "medium1"},
     },
 }
 
@@ -101,7 +103,10 @@ def get_config(arguments: str = "b16") -> ConfigDict:
         held_out(config, train_percent=99)
         config.model.head_bias = -6.9
         config.model.representation_size = model_options(config.model.name).width
-    for part in regularization.split("+") if regularization else ():
+    parts = regularization.split("+") if regularization else []
+    if sum(part.startswith("wd") for part in parts) > 1:
+        raise ConfigError(f"{arguments!r}: choose one weight decay, wd0.1 or wd0.03.")
+    for part in parts:
         values = REGULARIZATIONS[choose(arguments, part, REGULARIZATIONS)]
         config.update_from_flattened_dict(values)
     return config

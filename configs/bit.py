@@ -35,8 +35,9 @@ from vit_jax.recipes.pretraining import DATASETS, paper_pretraining
 def get_config(arguments: str = "r50x1") -> ConfigDict:
     """The recipe for MODEL[,DATASET[,RECIPE]]."""
     model, dataset, recipe = split_arguments(arguments, "MODEL[,DATASET[,RECIPE]]")
-    if recipe not in ("sgd", "hyperrule"):
+    if not recipe or recipe.isdecimal():
         return paper_pretraining(RESNETS, arguments, default_model="r50x1")
+    choose(arguments, recipe, ("sgd", "hyperrule"))
     name = RESNETS[choose(arguments, model or "r50x1", RESNETS)]
     dataset = dataset or "imagenet2012"
     if recipe == "hyperrule":

@@ -75,6 +75,8 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("data.classes", (0, 1), "names in quotes"),
         ("data.mean", (0.5, float("nan"), 0.5), "finite numbers from 0 on"),
         ("data.std", (0.0,), "must be positive numbers"),
+        ("data.mean", (), "one number for all channels, or 3"),
+        ("data.std", (0.5, 0.5), "one number for all channels, or 3"),
         ("data.num_classes", -1, "must be at least 0"),
         ("sweep.learning_rates", (0.1, -1.0), "finite numbers from 0 on"),
         ("sweep.learning_rates", (0.1, float("nan")), "finite numbers from 0 on"),
@@ -99,6 +101,7 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("optimizer.layer_decay", 0.0, "from 0.01 to 1"),
         ("optimizer.rate_multipliers", (("^head/", -1.0),), "pairs"),
         ("optimizer.rate_multipliers", ("^head/", 2.0), "pairs"),
+        ("optimizer.rate_multipliers", (("^head/", True),), "pairs"),
         ("optimizer.decay_multipliers", (("(", 1.0),), "unterminated"),
         ("optimizer.decay_multipliers", ((3, 1.0),), "first argument"),
         ("optimizer.sharpness.rho", -0.1, "must be at least 0"),
@@ -115,6 +118,14 @@ def test_impossible_values_are_named(key, value, message):
     with pytest.raises(ConfigError, match=message) as error:
         validate(changed(**{key: value}))
     assert f"config.{key}=" in str(error.value)
+
+
+def test_the_least_rho_is_not_above_rho():
+    config = changed(**{"optimizer.sharpness.rho": 0.1, "optimizer.sharpness.rho_min": 0.5})
+    with pytest.raises(ConfigError, match=r"rho_min=0.5: must be at most .*rho=0.1"):
+        validate(config)
+    config.optimizer.sharpness.rho = 0.0  # Off, whatever else is set.
+    validate(config)
 
 
 def test_the_binary_loss_takes_no_smoothing():

@@ -73,6 +73,14 @@ def test_the_augmentation_is_described_in_order():
     assert places == sorted(places)
 
 
+def test_sharpness_aware_training_is_described():
+    assert "sharpness" not in describe(mesh_of(1))
+    text = describe(
+        mesh_of(1), **{"optimizer.sharpness.rho": 0.6, "optimizer.sharpness.alpha": 0.5}
+    )
+    assert "sharpness rho 0.6 at the peak rate, 0.6 at the lowest, alpha 0.5: two" in text
+
+
 def test_a_note_is_shown_if_there_is_one():
     assert "note " not in describe(mesh_of(1))
     assert "note      taken from Table 3" in describe(mesh_of(1), note="taken from Table 3")

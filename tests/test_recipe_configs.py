@@ -43,7 +43,7 @@ strong2  2  20   0.8
 AUGREG_DEFAULTS = {
     **{"ti16": ("light1", "none"), "s32": ("medium1", "none"), "s16": ("medium2", "light1")},
     **{"b32": ("medium2", "light2"), "b16": ("medium2", "light2"), "l16": ("medium2", "medium2")},
-    **{"r_ti16": ("light1", "none"), "r26_s32": ("medium1", "light1")},
+    **{"r_ti16": ("light1", "none"), "r26_s32": ("medium1", "light2")},
     "r50_l32": ("medium2", "medium1"),
 }
 
@@ -91,6 +91,11 @@ def test_augreg_regularization(regularization, decay, rate):
     check(config, optimizer__weight_decay=decay)
     assert (config.model.dropout_rate, config.model.stochastic_depth_rate) == (rate, rate)
     assert model_options(config, 10).stochastic_depth_schedule == "linear"
+
+
+def test_augreg_takes_one_weight_decay():
+    with pytest.raises(ConfigError, match=r"choose one weight decay, wd0.1 or wd0.03"):
+        augreg.get_config("b16,,,wd0.1+wd0.03")
 
 
 @pytest.mark.parametrize("epochs", [90, 150, 300])
@@ -381,7 +386,7 @@ def test_the_hyperrule_counts_a_folder(tmp_path):
         (deit3.get_config, "b16,400,tune", "'tune' is not one of pretrain, finetune"),
         (scaling_vit.get_config, "l16", "'l16' is not one of g14, G14"),
         (sam.get_config, "l16", "'l16' is not one of s32, s16, b32, b16"),
-        (bit.get_config, "r50x1,imagenet2012,adam", "90 epochs here|300 epochs here, not adam"),
+        (bit.get_config, "r50x1,imagenet2012,adam", "'adam' is not one of sgd, hyperrule"),
         (bit.get_config, "r50x9,imagenet2012,sgd", "'r50x9' is not one of"),
         (bit.get_config, "r50x1,cifar10,sgd", "'cifar10' is not one of imagenet2012"),
         (bit.get_config, "r50x1,jft300m,hyperrule", "'jft300m' is not one of imagenet2012, cifar"),

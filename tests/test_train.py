@@ -13,7 +13,7 @@ from tests.stages import Setup, config_with, mesh_of, run_on
 from tests.workdirs import NAME, TINY, write_workdir
 from vit_jax import sharding, train
 from vit_jax.checkpoint import TrainState, restore_params
-from vit_jax.config import default_config
+from vit_jax.config import Durations, default_config
 from vit_jax.optimizer import build_optimizer
 from vit_jax.parameter_groups import parameter_groups
 from vit_jax.schedules import make_schedule
@@ -139,6 +139,16 @@ def test_averaged_parameters_follow_the_formula():
         keep = min(0.5, (1 + step) / (10 + step))
         average = jax.tree.map(lambda a, p, k=keep: k * a + (1 - k) * p, average, state.params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.ema, average)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "cooldown", "peaks"),
+    [(100, 0, False), (20, 90, False), (0, 101, False), (20, 80, True), (0, 100, True)],
+)
+def test_a_rate_that_never_peaks_is_warned_of(warmup, cooldown, peaks, caplog):
+    train.build_schedule(default_config(), Durations(100, warmup, cooldown, 0, 0))
+    expected = f"100 steps has no room for its warm-up of {warmup} and cooldown of {cooldown}"
+    assert (expected in caplog.text) == (not peaks)
 
 
 def test_run_writes_what_it_promises(tmp_path):

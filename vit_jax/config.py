@@ -91,7 +91,7 @@ RULES = ("optimizer.rate_multipliers", "optimizer.decay_multipliers")
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value < ANY
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < ANY
 
 
 def _is_rule(value: Any) -> bool:
@@ -275,6 +275,19 @@ def validate(config: ConfigDict) -> None:
                 raise ConfigError(
                     f"config.{key}={lookup(config, key)}: its elements must be {expected}."
                 )
+    for key in ("data.mean", "data.std"):
+        values, channels = lookup(config, key), config.model.channels or 3
+        if len(values) not in (1, channels):
+            raise ConfigError(
+                f"config.{key}={values}: must be one number for all channels, or {channels}, one for "
+                "each (config.model.channels)."
+            )
+    sharpness = config.optimizer.sharpness
+    if 0 < sharpness.rho < (sharpness.rho_min or 0):
+        raise ConfigError(
+            f"config.optimizer.sharpness.rho_min={sharpness.rho_min}: must be at most "
+            f"config.optimizer.sharpness.rho={sharpness.rho}."
+        )
     train_operations(config.data)
     for key in EXPRESSIONS:
         _check_expression(key, lookup(config, key))

@@ -3,6 +3,7 @@
 import ast
 import difflib
 import importlib.util
+import inspect
 import os
 import re
 import traceback
@@ -76,6 +77,10 @@ def _run_config_file(path: str) -> ConfigDict:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+        if arguments and not inspect.signature(module.get_config).parameters:
+            raise ConfigError(
+                f"--config={path}: {file} takes no arguments: leave out :{arguments[0]}."
+            )
         config = module.get_config(*arguments)
     except UserError:
         raise

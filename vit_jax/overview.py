@@ -57,6 +57,12 @@ def describe_run(
         f"schedule  {describe_choice(config.schedule, SCHEDULES)}: "
         f"{describe_schedule(schedule, durations)}",
     ]
+    if (sharpness := config.optimizer.sharpness).rho:
+        lowest = sharpness.rho if sharpness.rho_min is None else sharpness.rho_min
+        lines.append(
+            f"sharpness rho {sharpness.rho} at the peak rate, {lowest} at the lowest, "
+            f"alpha {sharpness.alpha}: two gradients an update"
+        )
     if config.note:
         lines.append(f"note      {config.note}")
     lines.append(groups.describe(config.optimizer.weight_decay))

@@ -176,11 +176,12 @@ def assemble(config: ConfigDict, dataset: Dataset, mesh: Mesh) -> Parts:
 
 def build_schedule(config: ConfigDict, durations: config_lib.Durations) -> Schedule:
     """The learning rate by the number of completed updates."""
-    if durations.warmup >= durations.total:
+    warmup, cooldown, total = durations.warmup, durations.cooldown, durations.total
+    if warmup >= total or warmup + cooldown > total:
         logger.warning(
-            "The run of %d steps ends within its warm-up of %d: the learning rate never peaks.",
-            durations.total,
-            durations.warmup,
+            "The run of %d steps has no room for its warm-up of %d and cooldown of %d: the learning "
+            "rate never peaks.",
+            *(total, warmup, cooldown),
         )
     return make_schedule(
         config.schedule.name,

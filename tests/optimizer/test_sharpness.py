@@ -82,6 +82,13 @@ def test_rho_follows_the_learning_rate(step, rho, end):
     np.testing.assert_allclose(flat(gradients), flat(expected), rtol=1e-5)
 
 
+def test_a_rate_that_never_falls_has_the_highest_rho():
+    flat_rate = make_schedule("cosine", base=1.0, total_steps=100, warmup_steps=0, end=1.0)
+    (_, gradients), _ = setup(rho=0.6, rho_min=0.1, step=50, schedule=flat_rate, end=1.0)
+    (_, expected), _ = setup(rho=0.6)
+    np.testing.assert_allclose(flat(gradients), flat(expected), rtol=1e-5)
+
+
 def test_the_perturbation_is_of_the_trained_part():
     (_, gradients), _ = setup(rho=0.5, freeze="^b/")
     assert list(gradients) == ["a"]

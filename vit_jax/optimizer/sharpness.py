@@ -46,7 +46,8 @@ def sharpness_aware(
         state: Any, batch: dict[str, jax.Array], key: jax.Array
     ) -> tuple[jax.Array, dict]:
         loss, clean = gradient(state, batch, key)
-        share = (schedule(state.step) - lowest) / (peak - lowest)
+        # A rate that never falls is always at its peak.
+        share = (schedule(state.step) - lowest) / (peak - lowest) if peak != lowest else 1.0
         rho = rho_min + (sharpness.rho - rho_min) * share
         uphill = optax.tree.scale(rho / (optax.tree.norm(clean) + TINY), clean)
         part = optax.tree.add(trainable.select(state.params), uphill)
