@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.launch.slurm_cluster import cluster, missing
-from tests.runs import ROOT, XLA_FLAGS, read_metrics
+from tests.runs import ROOT, read_metrics
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,7 +21,6 @@ RUN_SECONDS = 300
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_NUM_CPU_DEVICES": "2",
-    "XLA_FLAGS": XLA_FLAGS,
     "PYTHON": sys.executable,
 }
 
