@@ -53,6 +53,7 @@ def describe_run(
         f"images    {NEXT_COLUMN.join(images)}",
         f"batch     {describe_batch(config, mesh)}",
         f"length    {describe_durations(config, durations, num_train_examples)}",
+        f"loss      {describe_loss(config)}",
         f"optimizer {describe_choice(config.optimizer, OPTIMIZERS)}",
         f"schedule  {describe_choice(config.schedule, SCHEDULES)}: "
         f"{describe_schedule(schedule, durations)}",
@@ -96,6 +97,18 @@ def describe_durations(config: ConfigDict, durations: Durations, num_train_examp
         ("checkpoint", durations.checkpoint_every),
     ):
         parts.append(f"{what} every {every:,} and at the end" if every else f"{what} at the end")
+    return ", ".join(parts)
+
+
+def describe_loss(config: ConfigDict) -> str:
+    """What is minimised, and what is done to its gradients and to the result."""
+    parts = [config.loss]
+    if config.label_smoothing:
+        parts.append(f"label smoothing {config.label_smoothing}")
+    if config.optimizer.grad_clip_norm:
+        parts.append(f"gradients clipped at norm {config.optimizer.grad_clip_norm}")
+    if config.ema_decay:
+        parts.append(f"parameters averaged by {config.ema_decay}")
     return ", ".join(parts)
 
 
