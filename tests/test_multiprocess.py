@@ -21,19 +21,24 @@ from tests.runs import EVERYTHING, connected, read_metrics, start, start_process
 from vit_jax import main
 from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints
 
-# Wide enough that the fsdp axis has something to split.
-WIDE = ("--config.model.width=128", "--config.model.mlp_width=512", "--config.model.num_heads=8")
-TINY = ("--config=tests/tiny.py", *EVERYTHING)
-CONFIG = (*TINY, *WIDE, "--config.checkpoint_every_steps=5", "--config.keep_checkpoints=10")
-ENDLESS = (  # Compiles fast.
+# Few features, for every process compiles them; `test_resume.py` has all.
+RANDOM = (
     "--config=tests/tiny.py",
-    "--config.total_steps=1000000",
-    "--config.schedule.name=constant",
     "--config.model.depth=1",
     "--config.model.dropout_rate=0.1",
     "--config.mixing.mixup_alpha=0.8",
     "--config.data.augmentation=random_erasing(0.3)",
 )
+CONFIG = (
+    *RANDOM,
+    "--config.model.width=128",  # So that the fsdp axis has something to split.
+    "--config.model.mlp_width=512",
+    "--config.model.num_heads=8",
+    "--config.ema_decay=0.9",
+    "--config.checkpoint_every_steps=5",
+    "--config.keep_checkpoints=10",
+)
+ENDLESS = (*RANDOM, "--config.total_steps=1000000", "--config.schedule.name=constant")
 DATA = ()
 FSDP = ("--config.mesh.data=1", "--config.mesh.fsdp=-1")
 TENSOR = ("--config.mesh.data=1", "--config.mesh.tensor=-1")  # Spans all processes.
@@ -44,7 +49,7 @@ DEATH_SECONDS = 90  # Within which the others end when a process died.
 pytestmark = pytest.mark.usefixtures("cache_of_commands")
 
 
-def finish(processes, timeout=300):
+def finish(processes, timeout=900):
     """The exit codes and outputs; leaves none behind."""
     deadline = time.monotonic() + timeout
     try:
@@ -218,7 +223,12 @@ def test_any_process_may_stop_or_die(tmp_path, num_processes):
 
 
 TOTAL_STEPS, NUM_KILLS = 200, 10
-LONG = (*TINY, f"--config.total_steps={TOTAL_STEPS}", "--config.checkpoint_every_steps=7")
+LONG = (
+    "--config=tests/tiny.py",
+    *EVERYTHING,
+    f"--config.total_steps={TOTAL_STEPS}",
+    "--config.checkpoint_every_steps=7",
+)
 
 
 def saved_arrays(workdir):

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax import sharding, workdir
+from vit_jax import distributed, sharding, workdir
 from vit_jax.checkpoint import Checkpoints, TrainState
 from vit_jax.data.dataset import Batch, Dataset, eval_batches, open_dataset, train_batches
 from vit_jax.errors import CheckpointError
@@ -388,6 +388,7 @@ def train(
             if step == start + 1:
                 log.write_image(step, "train/augmented_batch", preview(batch, step))
                 train_step = train_step.lower(state, batch).compile()
+                distributed.gather(0)  # All have compiled: some connect for 30 s only.
                 log.start(start)
             profiler.before(step)
             state, metrics = train_step(state, batch)
