@@ -61,8 +61,6 @@ class Stubs:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A shell script cannot trap what it is started to ignore, as tests in the background are.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *command, **environment):
@@ -70,6 +68,14 @@ class Stubs:
         process = self.start(*command, **environment)
         output, errors = process.communicate(timeout=60)
         return process.returncode, output, errors
+
+
+@pytest.fixture(autouse=True)
+def _interruptible():
+    """A shell script cannot trap what it is started to ignore, as tests in the background are."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
