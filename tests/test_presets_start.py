@@ -89,7 +89,7 @@ def test_dry_run_and_trace(preset):
     config = load(*preset)
     config.init = ""  # The weights are not here.
     if config.data.source in ("digits", "folder:photos") or config.data.source.startswith("idx:"):
-        config.data.update({"source": "fake", "classes": ()})
+        config.data.update({"source": "fake", "classes": (), "train_split": "train"})
         config.model.num_classes = 10
         config.batch_size = -(-config.batch_size // 8) * 8  # For eight devices.
     assert train.run(config, "", dry_run=True) == {}
