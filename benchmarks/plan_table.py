@@ -1,9 +1,9 @@
-"""The table of docs/scaling.md: which runs fit on which TPUs, by the TPU's own compiler.
+"""Which runs fit on which TPUs, by the TPU's own compiler: a table for docs/scaling.md.
 
     python benchmarks/plan_table.py [--only=PATTERN] [--output=plans.json]
 
 Needs libtpu (`pip install 'jax[tpu]'`), no TPU. Each line is one compilation, in a process of its own,
-of one to five minutes on two cores; those that the output file has already are not made again.
+of some minutes on two cores; those that the output file has already are not made again.
 """
 
 import argparse

@@ -175,6 +175,19 @@ def test_other_compiler_errors_are_not_hidden(monkeypatch, topology):
         make_plan(tiny.get_config(), topology)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", TPU_KINDS)
+def test_every_generation_has_a_mesh(family):
+    """Of as many devices to a chip as JAX makes there."""
+    shape = "2x2x4" if family in ("v4", "v5p", "tpu7x") else "4x4"
+    made = plan_for_tpu(
+        f"--config={ROOT / 'tests' / 'tiny.py'}",
+        f"--topology={family}:{shape}",
+        "--config.mesh.fsdp=2",
+    )[0]
+    assert made["devices"] == 16 * made["devices_per_chip"] == 2 * made["mesh"]["data"]
+
+
 def test_a_shape_that_no_slice_has_is_refused():
     if not importlib.util.find_spec("libtpu"):
         pytest.skip("needs libtpu")

@@ -21,8 +21,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-if __name__ == "__main__":  # Before JAX looks for devices: the CPU does, and no TPU is asked for.
-    os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+if __name__ == "__main__":  # Before JAX looks for devices: only libtpu's compiler is of use here.
+    os.environ |= {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",  # There is no TPU to ask what it is,
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # nor one that two plans could quarrel about.
+    }
 
 import jax
 import numpy as np

@@ -9,6 +9,7 @@ A name must be opened before JAX has looked at this machine's devices.
 import contextlib
 import dataclasses
 import importlib.util
+import math
 import os
 import re
 
@@ -22,7 +23,7 @@ from vit_jax.hardware import CHIPS, Chip
 TPU_KINDS = {
     "v2": ("TPU v2", 2),
     "v3": ("TPU v3", 2),
-    "v4": ("TPU v4", 2),
+    "v4": ("TPU v4", 1),  # Its two cores work as one device ("megacore"), as they do on Cloud TPU.
     "v5e": ("TPU v5e", 1),
     "v5p": ("TPU v5p", 1),
     "v6e": ("TPU v6e", 1),
@@ -34,6 +35,7 @@ GPU_KINDS = {
     "h200": "NVIDIA H200",
     "a100": "NVIDIA A100-SXM4-80GB",
 }
+LIBTPU_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 INSTALL_LIBTPU = "pip install 'jax[tpu]'"
 
 
@@ -90,19 +92,18 @@ def open_topology(name: str) -> Topology:
         )
     kind, devices_per_chip = TPU_KINDS[family]
     if not importlib.util.find_spec("libtpu"):
-        count = devices_per_chip
-        for side in shape.split("x"):
-            count *= int(side)
+        count = devices_per_chip * math.prod(map(int, shape.split("x")))
         reason = (
             f"the TPU compiler is not installed ({INSTALL_LIBTPU}): memory is the CPU compiler's"
         )
         return _virtual(name, kind, count, devices_per_chip, reason)
     try:
         with _quiet():
-            devices = topologies.get_topology_desc(f"{family}:{shape}", platform="tpu").devices
+            options = LIBTPU_OPTIONS.get(family, {})
+            described = topologies.get_topology_desc(f"{family}:{shape}", "tpu", **options)
     except jax.errors.JaxRuntimeError as error:
         raise ConfigError(f"--topology={name}: {str(error).splitlines()[0]}") from None
-    return Topology(name, kind, list(devices), CHIPS[kind], devices_per_chip, "")
+    return Topology(name, kind, list(described.devices), CHIPS[kind], devices_per_chip, "")
 
 
 def _virtual(name: str, kind: str, count: int, devices_per_chip: int, reason: str) -> Topology:
