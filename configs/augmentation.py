@@ -12,8 +12,8 @@ Expected: see docs/recipes.md.
 
 from ml_collections import ConfigDict
 
-from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
+from vit_jax.recipes.fashion_mnist import small_vit
 
 
 def get_config(arguments: str = "plain") -> ConfigDict:
@@ -23,28 +23,12 @@ def get_config(arguments: str = "plain") -> ConfigDict:
         raise ConfigError(
             f"{arguments!r}: expected RECIPE[,SEED], RECIPE one of {', '.join(RECIPES)}."
         )
-    config = default_config()
+    config = small_vit()
     config.seed = int(seed or 0)
-    config.data.source = "idx:/usr/share/datasets/fashion-mnist"
     config.data.train_split = "train[:10000]"
-    config.model.name = "ViT-Ti/7"
-    config.model.image_size = 28
-    config.model.channels = 1
-    config.model.width = 96
-    config.model.depth = 4
-    config.model.num_heads = 3
-    config.model.mlp_width = 192
-    config.model.pooling = "average"
-    config.model.position_std = 0.5  # As in configs/fashion_mnist.py.
-    config.model.scan_unroll = 4
-    config.batch_size = 128
     config.total_epochs = 30.0
     config.warmup_epochs = 2.0
     config.eval_every_epochs = 10.0
-    config.log_every_steps = 100
-    config.optimizer.learning_rate = 2e-3
-    config.optimizer.weight_decay = 0.1
-    config.optimizer.grad_clip_norm = 1.0
     RECIPES[recipe](config)
     return config
 

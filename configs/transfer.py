@@ -14,8 +14,8 @@ Expected: see README.md.
 
 from ml_collections import ConfigDict
 
-from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
+from vit_jax.recipes.fashion_mnist import small_vit
 
 FIRST_CLASSES, OTHER_CLASSES = ("0", "1", "2", "3", "8", "9"), ("4", "5", "6", "7")
 NUM_IMAGES = 20
@@ -26,20 +26,8 @@ def get_config(arguments: str = "pretrain") -> ConfigDict:
     run, _, seed = arguments.partition(",")
     if run not in RUNS or not (seed or "0").isdecimal():
         raise ConfigError(f"{arguments!r}: expected RUN[,SEED], RUN one of {', '.join(RUNS)}.")
-    config = default_config()
+    config = small_vit()
     config.seed = int(seed or 0)
-    config.data.source = "idx:/usr/share/datasets/fashion-mnist"
-    config.model.name = "ViT-Ti/7"
-    config.model.channels = 1
-    config.model.width = 96
-    config.model.depth = 4
-    config.model.num_heads = 3
-    config.model.mlp_width = 192
-    config.model.pooling = "average"
-    config.model.position_std = 0.5  # As in configs/fashion_mnist.py.
-    config.model.scan_unroll = 4
-    config.log_every_steps = 100
-    config.optimizer.grad_clip_norm = 1.0
     RUNS[run](config)
     return config
 
@@ -48,12 +36,8 @@ def pretrain(config: ConfigDict) -> None:
     """36,000 images of six classes."""
     config.data.classes = FIRST_CLASSES
     config.data.train_crop = "inception(0.3, 1)"
-    config.model.image_size = 28
-    config.batch_size = 128
     config.total_steps = 1_000
     config.warmup_steps = 200
-    config.optimizer.learning_rate = 2e-3
-    config.optimizer.weight_decay = 0.1
 
 
 def few_images(config: ConfigDict) -> None:
@@ -73,6 +57,7 @@ def finetune(config: ConfigDict) -> None:
     few_images(config)
     config.init = "runs/pretrain"
     config.optimizer.name = "sgd"
+    config.optimizer.weight_decay = 0.0
     config.optimizer.learning_rate = 0.01
 
 
@@ -80,7 +65,6 @@ def scratch(config: ConfigDict) -> None:
     """The better of the rates 1e-3, 3e-3 and 1e-2 for seed 0."""
     few_images(config)
     config.optimizer.learning_rate = 3e-3
-    config.optimizer.weight_decay = 0.1
 
 
 RUNS = {"pretrain": pretrain, "finetune": finetune, "scratch": scratch}

@@ -57,8 +57,8 @@ def test_the_bound_is_the_largest_of_three(planned, topology):
     chip = CHIPS["NVIDIA H100 80GB HBM3"]
     assert planned.bound.compute == planned.flops / (8 * chip.flops)
     held = planned.memory
-    state = held.parameters + held.optimizer + held.average
-    assert planned.bound.memory == (2 * state + held.batch) / chip.bandwidth
+    assert held.state == held.parameters + held.optimizer + held.average
+    assert planned.bound.memory == (2 * held.state + held.batch) / chip.bandwidth
     sent = sum(e.size * n * 2 * 7 / 8 for e, n in planned.exchanges.items())  # All all-reduces.
     np.testing.assert_allclose(planned.bound.network, sent / chip.interconnect)
     assert planned.bound.seconds == max(planned.bound)

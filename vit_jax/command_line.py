@@ -23,6 +23,7 @@ from vit_jax.weights.formats import is_workdir
 from vit_jax.weights.loading import load_model
 
 DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+OVERRIDE = "--config."
 RESERVED = ("path", "checkpoint", "ema", "weights")  # Arguments of loading that are no options.
 
 logger = logging.getLogger("vit_jax")
@@ -37,6 +38,22 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:
         """Called by argparse for any mistake."""
         raise ConfigError(f"{message}; --help lists the flags.")
+
+
+def parse_with_config(
+    parser: argparse.ArgumentParser, arguments: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """The flags of a command that takes --config, and its overrides of keys as "KEY=VALUE".
+
+    Raises ConfigError for unknown flags, and for an override without a value.
+    """
+    parser.epilog = "--config.KEY=VALUE sets any key of vit_jax/config.py."
+    parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", required=True, help="the run")
+    overrides = [text.removeprefix(OVERRIDE) for text in arguments if text.startswith(OVERRIDE)]
+    for override in overrides:
+        if "=" not in override:
+            raise ConfigError(f"{OVERRIDE}{override}: expected {OVERRIDE}KEY=VALUE.")
+    return parser.parse_args([a for a in arguments if not a.startswith(OVERRIDE)]), overrides
 
 
 def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:

@@ -138,29 +138,7 @@ def default_config() -> ConfigDict:
     config.init_source_grid = ()  # (rows, columns) of a file's positions, where it does not say.
     config.init_position_resize = "bilinear_corner"  # bilinear_corner | bilinear | bicubic
 
-    config.data = data = ConfigDict()
-    data.source = ""  # digits | idx:DIR | folder:DIR | tfds:NAME[:CONFIG] | fake
-    data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
-    data.label = ""  # Of a TFDS dataset: an integer feature, or one of `vit_jax.data.labels`.
-    data.train_split = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
-    data.eval_split = ""  # "": the source's own evaluation split.
-    data.classes = ()  # Only these, by name and in this order; (): all of them.
-    data.num_train_examples = 0  # 0: ask the data. Presets state it, to plan without data.
-    data.num_eval_examples = 0  # Only `fake` data needs it.
-    data.num_classes = 0  # To plan with until `source` is named; of `fake` data.
-    data.held_out_fraction = 0.1  # Evaluation share of a folder without split folders.
-    data.train_crop = "inception"  # Of data/crops.py, with arguments: "inception(0.2, 1)".
-    data.flip = True  # Mirror every other training image, at random.
-    data.augmentation = ""  # Of data/augmentation.py: "randaug_tf(2, 15) | random_erasing(0.25)".
-    data.repeated_augmentation = 1  # Copies of an image in a batch, each augmented differently.
-    data.eval_crop = "resize"  # resize (the whole image) | center
-    data.eval_resize = 256  # The smaller side before the centre crop.
-    data.interpolation = "bilinear"  # bilinear | bicubic
-    data.antialias = True  # False: the reference's resize, which does not.
-    data.mean = (0.5,)  # Of pixels in [0, 1], for all channels or each; weights bring their own.
-    data.std = (0.5,)  # Pixels become (pixel - mean) / std.
-    data.num_threads = 0  # Decoding threads; 0: chosen from the number of cores.
-    data.num_workers = 0  # Decoding processes besides, for hosts with many cores.
+    config.data = _data_config()
 
     config.mixing = mixing = ConfigDict()  # See data/mixing.py.
     mixing.mixup_alpha = 0.0  # Two images are blended by λ ~ Beta(alpha, alpha); 0: no mixup.
@@ -171,26 +149,7 @@ def default_config() -> ConfigDict:
 
     config.model = _model_config()
 
-    config.optimizer = optimizer = ConfigDict()
-    optimizer.name = "adamw"  # adamw | sgd | lion | lamb | adafactor | muon
-    optimizer.learning_rate = 1e-3  # At its peak, for the whole batch.
-    optimizer.weight_decay = 0.0  # Times the learning rate, on kernels only.
-    optimizer.grad_clip_norm = 0.0  # Of the global norm; 0: none.
-    # What is None has the chosen optimiser's own default: see `vit_jax/optimizer/`.
-    optimizer.b1 = placeholder(float)  # Decay of the first moment.
-    optimizer.b2 = placeholder(float)  # Decay of the second moment; Adafactor's highest.
-    optimizer.momentum = placeholder(float)  # Of sgd, adafactor and muon.
-    optimizer.momentum_dtype = placeholder(str)  # Of the first moment: float32 | bfloat16
-    # Regular expressions of names such as blocks/07/mlp/dense1/kernel: see docs/training.md.
-    optimizer.freeze = ""  # Parameters that stay as they are.
-    optimizer.rate_multipliers = ()  # Pairs (expression, factor); the first that matches counts.
-    optimizer.decay_multipliers = (("kernel$", 1.0),)  # The same; what none matches: no decay.
-    optimizer.layer_decay = 1.0  # Of the rate, from each block to the one below it.
-    optimizer.accumulation_steps = 1  # The batch is split into so many micro-batches.
-    optimizer.sharpness = sharpness = ConfigDict()  # Sharpness-aware minimisation.
-    sharpness.rho = 0.0  # How far uphill the gradient is taken; 0: off.
-    sharpness.rho_min = placeholder(float)  # At the lowest rate, as in GSAM; None: as `rho`.
-    sharpness.alpha = 0.0  # GSAM's.
+    config.optimizer = _optimizer_config()
 
     config.schedule = schedule = ConfigDict()
     schedule.name = "cosine"  # cosine | linear | rsqrt | constant | step
@@ -216,6 +175,59 @@ def default_config() -> ConfigDict:
     profile.start_step = 0  # The first step in the trace for TensorBoard's profiler.
     profile.num_steps = 0  # 0: no trace.
     return config.lock()
+
+
+def _data_config() -> ConfigDict:
+    """`config.data`: where images come from, and what is done to each."""
+    data = ConfigDict()
+    data.source = ""  # digits | idx:DIR | folder:DIR | tfds:NAME[:CONFIG] | fake
+    data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
+    data.label = ""  # Of a TFDS dataset: an integer feature, or one of `vit_jax.data.labels`.
+    data.train_split = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
+    data.eval_split = ""  # "": the source's own evaluation split.
+    data.classes = ()  # Only these, by name and in this order; (): all of them.
+    data.num_train_examples = 0  # 0: ask the data. Presets state it, to plan without data.
+    data.num_eval_examples = 0  # Only `fake` data needs it.
+    data.num_classes = 0  # To plan with until `source` is named; of `fake` data.
+    data.held_out_fraction = 0.1  # Evaluation share of a folder without split folders.
+    data.train_crop = "inception"  # Of data/crops.py, with arguments: "inception(0.2, 1)".
+    data.flip = True  # Mirror every other training image, at random.
+    data.augmentation = ""  # Of data/augmentation.py: "randaug_tf(2, 15) | random_erasing(0.25)".
+    data.repeated_augmentation = 1  # Copies of an image in a batch, each augmented differently.
+    data.eval_crop = "resize"  # resize (the whole image) | center
+    data.eval_resize = 256  # The smaller side before the centre crop.
+    data.interpolation = "bilinear"  # bilinear | bicubic
+    data.antialias = True  # False: the reference's resize, which does not.
+    data.mean = (0.5,)  # Of pixels in [0, 1], for all channels or each; weights bring their own.
+    data.std = (0.5,)  # Pixels become (pixel - mean) / std.
+    data.num_threads = 0  # Decoding threads; 0: chosen from the number of cores.
+    data.num_workers = 0  # Decoding processes besides, for hosts with many cores.
+    return data
+
+
+def _optimizer_config() -> ConfigDict:
+    """`config.optimizer`: which, with the options of all, and how each parameter is trained."""
+    optimizer = ConfigDict()
+    optimizer.name = "adamw"  # adamw | sgd | lion | lamb | adafactor | muon
+    optimizer.learning_rate = 1e-3  # At its peak, for the whole batch.
+    optimizer.weight_decay = 0.0  # Times the learning rate, on kernels only.
+    optimizer.grad_clip_norm = 0.0  # Of the global norm; 0: none.
+    # What is None has the chosen optimiser's own default: see `vit_jax/optimizer/`.
+    optimizer.b1 = placeholder(float)  # Decay of the first moment.
+    optimizer.b2 = placeholder(float)  # Decay of the second moment; Adafactor's highest.
+    optimizer.momentum = placeholder(float)  # Of sgd, adafactor and muon.
+    optimizer.momentum_dtype = placeholder(str)  # Of the first moment: float32 | bfloat16
+    # Regular expressions of names such as blocks/07/mlp/dense1/kernel: see docs/training.md.
+    optimizer.freeze = ""  # Parameters that stay as they are.
+    optimizer.rate_multipliers = ()  # Pairs (expression, factor); the first that matches counts.
+    optimizer.decay_multipliers = (("kernel$", 1.0),)  # The same; what none matches: no decay.
+    optimizer.layer_decay = 1.0  # Of the rate, from each block to the one below it.
+    optimizer.accumulation_steps = 1  # The batch is split into so many micro-batches.
+    optimizer.sharpness = sharpness = ConfigDict()  # Sharpness-aware minimisation.
+    sharpness.rho = 0.0  # How far uphill the gradient is taken; 0: off.
+    sharpness.rho_min = placeholder(float)  # At the lowest rate, as in GSAM; None: as `rho`.
+    sharpness.alpha = 0.0  # GSAM's.
+    return optimizer
 
 
 def _model_config() -> ConfigDict:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import jax
 
 from vit_jax import distributed, train
-from vit_jax.command_line import Parser, add_process_flags, connect
+from vit_jax.command_line import Parser, add_process_flags, connect, parse_with_config
 from vit_jax.config_file import load_config
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.logging import setup_logging
@@ -25,7 +25,6 @@ from vit_jax.step_log import NonFiniteLossError
 USER_ERROR_EXIT_CODE = 2
 NON_FINITE_LOSS_EXIT_CODE = 3
 FAILED_EXIT_CODE = 1  # Python's own for what nobody expected.
-OVERRIDE = "--config."
 
 Run = Callable[..., dict[str, float]]
 
@@ -37,16 +36,10 @@ def parse_flags(
 ) -> tuple[argparse.Namespace, list[str]]:
     """The flags, and the config's overrides as "KEY=VALUE"; raises ConfigError for unknown ones."""
     parser = Parser(command, description)
-    parser.epilog = "--config.KEY=VALUE sets any key of vit_jax/config.py."
-    parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", required=True, help="the run")
     parser.add_argument("--workdir", metavar="DIR", help="where its files go, and resume from")
     parser.add_argument("--dry_run", action="store_true", help="check and describe the run only")
     add_process_flags(parser)
-    overrides = [text.removeprefix(OVERRIDE) for text in arguments if text.startswith(OVERRIDE)]
-    for override in overrides:
-        if "=" not in override:
-            raise ConfigError(f"{OVERRIDE}{override}: expected {OVERRIDE}KEY=VALUE.")
-    flags = parser.parse_args([text for text in arguments if not text.startswith(OVERRIDE)])
+    flags, overrides = parse_with_config(parser, arguments)
     if not flags.workdir and not flags.dry_run:
         raise ConfigError("Name a directory for the run's files: --workdir=DIR.")
     return flags, overrides

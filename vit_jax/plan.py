@@ -36,19 +36,17 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax import sharding, train
 from vit_jax.collectives import Collective, collectives
-from vit_jax.command_line import Parser, run_command
+from vit_jax.command_line import OVERRIDE, Parser, parse_with_config, run_command
 from vit_jax.config_file import load_config
 from vit_jax.data.dataset import open_dataset
-from vit_jax.errors import ConfigError
 from vit_jax.forward import make_forward
 from vit_jax.hardware import GIB
 from vit_jax.logging import format_duration
 from vit_jax.tables import format_table
 from vit_jax.topology import Topology, open_topology
-from vit_jax.train_step import make_train_step
+from vit_jax.train_step import TrainStep, make_train_step
 
 FITS, DOES_NOT_FIT = 0, 1
-OVERRIDE = "--config."
 BACKWARD_AND_FORWARD = 3  # A backward pass takes twice the products of the forward pass.
 
 # The TPU compiler's words for a program that needs more memory than there is.
@@ -67,6 +65,11 @@ class Memory(NamedTuple):
     batch: int
     temporaries: int  # activations, gradients, buffers of exchanges
     program: int
+
+    @property
+    def state(self) -> int:
+        """What stays from step to step."""
+        return self.parameters + self.optimizer + self.average
 
     @property
     def total(self) -> int:
@@ -139,28 +142,18 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
     batch = abstract_batch(config.batch_size, parts.options, mesh)
 
     start = time.perf_counter()
-    compiled, refusal, temporaries, program = None, "", 0, 0
-    try:
-        compiled = step.lower(state, batch).compile()
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        refusal = str(error).splitlines()[0]
-        temporaries = needed_bytes(refusal)
+    compiled, refusal = try_to_compile(step, state, batch)
     seconds = time.perf_counter() - start
-    if compiled is not None:
-        analysis = compiled.memory_analysis()
-        temporaries = analysis.temp_size_in_bytes
-        program = analysis.generated_code_size_in_bytes
+    analysis = compiled and compiled.memory_analysis()
     memory = Memory(
         bytes_per_device(state.params),
         bytes_per_device(state.opt_state),
         bytes_per_device(state.ema),
         bytes_per_device(batch),
-        temporaries,
-        program,
+        analysis.temp_size_in_bytes if analysis else needed_bytes(refusal),
+        analysis.generated_code_size_in_bytes if analysis else 0,
     )
-    exchanges = Counter() if compiled is None else collectives(compiled.as_text())
+    exchanges = collectives(compiled.as_text()) if compiled else Counter()
     flops = BACKWARD_AND_FORWARD * 2 * parts.options.macs() * config.batch_size
     return Plan(
         tuple(changes),
@@ -174,6 +167,16 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
         parts.durations.total,
         seconds,
     )
+
+
+def try_to_compile(step: TrainStep, *arguments: Any) -> tuple[jax.stages.Compiled | None, str]:
+    """The compiled program, or None and the compiler's words if there is not enough memory."""
+    try:
+        return step.lower(*arguments).compile(), ""
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return None, str(error).splitlines()[0]
 
 
 def abstract_batch(batch_size: int, options: Any, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
@@ -216,11 +219,10 @@ def lower_bound(
     """
     count = len(topology.devices)
     sent = sum(exchange.bytes_sent(count) * times for exchange, times in exchanges.items())
-    state = memory.parameters + memory.optimizer + memory.average
     bandwidth, link = topology.bandwidth, topology.chip.interconnect
     return Bound(
         flops / (count * topology.peak_flops),
-        (2 * state + memory.batch) / bandwidth if bandwidth else None,
+        (2 * memory.state + memory.batch) / bandwidth if bandwidth else None,
         sent / link if link else None,
     )
 
@@ -234,10 +236,9 @@ def suggestions(config: ConfigDict, topology: Topology, plan: Plan) -> Iterator[
     What cannot suffice is left out: recomputation, if the state alone is too large.
     """
     rest = len(topology.devices) // config.mesh.tensor
-    state = plan.memory.parameters + plan.memory.optimizer + plan.memory.average
     remats = [f"model.remat={how}" for how in ("dots", "full") if config.model.remat != how]
     everywhere = () if rest == 1 else (f"mesh.fsdp={rest}", "mesh.data=1")
-    if state < plan.capacity:
+    if plan.memory.state < plan.capacity:
         yield from ((remat,) for remat in remats)
     if everywhere and config.mesh.fsdp != rest:
         yield everywhere
@@ -372,16 +373,10 @@ def main(arguments: Sequence[str]) -> int:
 def run(arguments: Sequence[str]) -> int:
     """Parses the flags and prints the plans; raises UserError."""
     parser = Parser("vit_jax.plan", "Whether a run fits, before it is paid for.")
-    parser.epilog = "--config.KEY=VALUE sets any key of vit_jax/config.py."
-    parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", required=True, help="the run")
     parser.add_argument("--topology", required=True, help="v5e:16x16, v4:2x2x4, gpu:8, ...")
     parser.add_argument("--suggest", action="store_true", help="if it does not fit, find what does")
     parser.add_argument("--json", action="store_true", help="print a JSON document")
-    overrides = [text.removeprefix(OVERRIDE) for text in arguments if text.startswith(OVERRIDE)]
-    for override in overrides:
-        if "=" not in override:
-            raise ConfigError(f"{OVERRIDE}{override}: expected {OVERRIDE}KEY=VALUE.")
-    flags = parser.parse_args([text for text in arguments if not text.startswith(OVERRIDE)])
+    flags, overrides = parse_with_config(parser, arguments)
     topology = open_topology(flags.topology)
     config = load_config(flags.config, overrides)
     plans = [make_plan(config, topology)]

@@ -7,8 +7,8 @@ Weight decay is AdamW's: outside the moments, multiplied by the learning rate an
 Block parameters are stacked with a leading layer axis; what looks at a whole parameter, such as a
 norm, looks at one layer of them, so that a stacked array is treated as its layers one by one.
 
-Every optimiser is a function of the parameter groups and the weight decay to named parts of the
-chain. Its keyword options are keys of `config.optimizer`, with the defaults of its paper.
+Every optimiser is a function to its direction; LAMB rescales it after the decay. Its keyword options
+are keys of `config.optimizer`, with the defaults of its paper.
 """
 
 import jax.numpy as jnp
@@ -22,95 +22,65 @@ from vit_jax.options import chosen_options
 from vit_jax.parameter_groups import ParameterGroups
 from vit_jax.schedules import Schedule
 
-Parts = dict[str, optax.GradientTransformation]
-
 
 def adamw(
-    groups: ParameterGroups,
-    weight_decay: float,
     *,
     b1: float = 0.9,
     b2: float = 0.999,
     momentum_dtype: str = "float32",
-) -> Parts:
+) -> optax.GradientTransformation:
     """AdamW (1711.05101), epsilon 1e-8 outside the root."""
-    return {
-        "direction": optax.scale_by_adam(b1, b2, eps=1e-8, mu_dtype=jnp.dtype(momentum_dtype)),
-        "decay": add_decay(weight_decay, groups),
-    }
+    return optax.scale_by_adam(b1, b2, eps=1e-8, mu_dtype=jnp.dtype(momentum_dtype))
 
 
 def sgd(
-    groups: ParameterGroups,
-    weight_decay: float,
     *,
     momentum: float = 0.9,
     momentum_dtype: str = "float32",
-) -> Parts:
+) -> optax.GradientTransformation:
     """SGD with momentum (not Nesterov's)."""
-    return {
-        "direction": optax.trace(momentum, accumulator_dtype=jnp.dtype(momentum_dtype)),
-        "decay": add_decay(weight_decay, groups),
-    }
+    return optax.trace(momentum, accumulator_dtype=jnp.dtype(momentum_dtype))
 
 
 def lion(
-    groups: ParameterGroups,
-    weight_decay: float,
     *,
     b1: float = 0.9,
     b2: float = 0.99,
     momentum_dtype: str = "float32",
-) -> Parts:
+) -> optax.GradientTransformation:
     """Lion (2302.06675): the sign of an interpolated momentum."""
-    return {
-        "direction": optax.scale_by_lion(b1, b2, mu_dtype=jnp.dtype(momentum_dtype)),
-        "decay": add_decay(weight_decay, groups),
-    }
+    return optax.scale_by_lion(b1, b2, mu_dtype=jnp.dtype(momentum_dtype))
 
 
 def lamb(
-    groups: ParameterGroups,
-    weight_decay: float,
     *,
     b1: float = 0.9,
     b2: float = 0.999,
     momentum_dtype: str = "float32",
-) -> Parts:
+) -> optax.GradientTransformation:
     """LAMB (1904.00962): AdamW, each decayed parameter's update rescaled to its own norm."""
-    parts = adamw(groups, weight_decay, b1=b1, b2=b2, momentum_dtype=momentum_dtype)
-    return {**parts, "trust_ratio": scale_by_trust_ratio(groups)}
+    return adamw(b1=b1, b2=b2, momentum_dtype=momentum_dtype)
 
 
 def adafactor(
-    groups: ParameterGroups,
-    weight_decay: float,
     *,
     b2: float = 0.999,
     momentum: float = 0.9,
     momentum_dtype: str = "bfloat16",
-) -> Parts:
+) -> optax.GradientTransformation:
     """Adafactor (1804.04235) in the form of Scaling Vision Transformers (2106.04560)."""
-    return {
-        "direction": scale_by_adafactor(b2, momentum, jnp.dtype(momentum_dtype)),
-        "decay": add_decay(weight_decay, groups),
-    }
+    return scale_by_adafactor(b2, momentum, jnp.dtype(momentum_dtype))
 
 
 def muon(
-    groups: ParameterGroups,
-    weight_decay: float,
     *,
     momentum: float = 0.95,
     b1: float = 0.9,
     b2: float = 0.999,
     momentum_dtype: str = "float32",
-) -> Parts:
+) -> optax.GradientTransformation:
     """Muon on the hidden layers' matrices, AdamW on everything else."""
-    return {
-        "direction": scale_by_muon(momentum, b1, b2, jnp.dtype(momentum_dtype)),
-        "decay": add_decay(weight_decay, groups),
-    }
+    return scale_by_muon(momentum, b1, b2, jnp.dtype(momentum_dtype))
 
 
 OPTIMIZERS = {
@@ -136,11 +106,14 @@ def build_optimizer(
       schedule: the learning rate by the number of completed updates.
       groups: how each parameter is trained.
     """
-    chain: Parts = {}
+    chain: dict[str, optax.GradientTransformation] = {}
     if config.grad_clip_norm:
         chain["clip"] = optax.clip_by_global_norm(config.grad_clip_norm)
     options = chosen_options(config, OPTIMIZERS)
-    chain |= OPTIMIZERS[config.name](groups, config.weight_decay, **options)
+    chain["direction"] = OPTIMIZERS[config.name](**options)
+    chain["decay"] = add_decay(config.weight_decay, groups)
+    if config.name == "lamb":
+        chain["trust_ratio"] = scale_by_trust_ratio(groups)
     chain["multipliers"] = multiply_rates(groups)
     chain["rate"] = optax.scale_by_learning_rate(schedule)
     return optax.named_chain(*chain.items())
