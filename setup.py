@@ -16,6 +16,7 @@ REQUIRED = [
     "etils[epath]>=1.12",
     "flatbuffers>=24.3",  # jax.export serialises with it.
     "flax>=0.12.6,<0.13",  # NNX still changes between minor versions.
+    "fsspec>=2024.6",
     "grain>=0.2.15,<0.3",
     "jax>=0.10",
     "ml_collections>=1.0",

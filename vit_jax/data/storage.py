@@ -1,0 +1,152 @@
+"""Files that data lies in: local ones by path, others by URL (`gs://`, `s3://`, ...) through fsspec."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import fsspec
+
+from vit_jax.errors import DataError
+
+PROBE_SECONDS = 30.0
+
+
+class Entry(NamedTuple):
+    """A file or folder in a folder."""
+
+    name: str
+    is_folder: bool
+
+
+class Version(NamedTuple):
+    """What changes when a file does: its size in bytes, and when or as what it was written."""
+
+    size: int
+    written: str
+
+
+def is_remote(path: str) -> bool:
+    """Whether `path` is a URL."""
+    return "://" in path
+
+
+def join(folder: str, *names: str) -> str:
+    """A path below `folder`, by "/" in URLs."""
+    if is_remote(folder):
+        return "/".join([folder.rstrip("/"), *names])
+    return os.path.join(folder, *names)
+
+
+def probe(path: str, key: str, seconds: float = PROBE_SECONDS) -> bool:
+    """Whether there is anything at `path`; asked in a thread, for a dead file server answers never.
+
+    Args:
+        path: local, or a URL.
+        key: the config's key that names it, for messages.
+        seconds: to wait for an answer.
+
+    Raises:
+        DataError: no answer in time, no right to ask, or no support for such a URL.
+    """
+    answer: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answer.append(exists(path))
+        except Exception as error:  # Told to the thread that waits.
+            answer.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not answer:
+        raise DataError(
+            f"{key}: {path} does not answer within {seconds:.0f} s: check the network, the mount and "
+            "the name of the server or bucket."
+        )
+    if isinstance(answer[0], DataError):
+        raise DataError(f"{key}: {answer[0]}") from answer[0]
+    if isinstance(answer[0], Exception):
+        raise DataError(f"{key}: {path} cannot be reached ({answer[0]}).") from answer[0]
+    return answer[0]
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder at `path`."""
+    if is_remote(path):
+        return _filesystem(path).exists(path)
+    return os.path.exists(path)
+
+
+def is_folder(path: str) -> bool:
+    """Whether `path` is a folder; in a bucket, whether names go on below it."""
+    if is_remote(path):
+        return _filesystem(path).isdir(path)
+    return os.path.isdir(path)
+
+
+def list_folder(path: str) -> Iterator[Entry]:
+    """What a folder holds, in any order."""
+    if not is_remote(path):
+        with os.scandir(path) as entries:
+            for entry in entries:
+                yield Entry(entry.name, entry.is_dir())
+        return
+    filesystem, folder = fsspec.core.url_to_fs(path)
+    for entry in filesystem.ls(folder, detail=True):
+        name = entry["name"].rstrip("/")
+        if name != folder.rstrip("/"):  # Some stores have an object for the folder itself.
+            yield Entry(name.rpartition("/")[2], entry["type"] == "directory")
+
+
+def version_of(path: str) -> Version:
+    """What changes when the file at `path` does; raises OSError if there is none."""
+    if not is_remote(path):
+        status = os.stat(path)
+        return Version(status.st_size, str(status.st_mtime_ns))
+    information = _filesystem(path).info(path)
+    marks = ("etag", "ETag", "md5Hash", "generation", "mtime", "LastModified", "updated", "created")
+    written = next((str(information[mark]) for mark in marks if information.get(mark)), "")
+    return Version(information["size"], written)
+
+
+def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
+    """The bytes `start` to `stop` of a file, default all; fewer where the file ends before.
+
+    Raises:
+        OSError: it cannot be read; remote stores' own errors come as DataError.
+    """
+    if is_remote(path):
+        try:
+            return _filesystem(path).cat_file(path, start=start or None, end=stop)
+        except OSError:
+            raise
+        except Exception as error:  # Each store has its own.
+            raise DataError(f"{path} cannot be read ({error})") from error
+    if stop is None:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read()
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        parts = []
+        while start < stop and (part := os.pread(descriptor, stop - start, start)):
+            parts.append(part)  # One in all but the rarest cases.
+            start += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _filesystem(path: str) -> fsspec.AbstractFileSystem:
+    """Where a URL leads; fsspec keeps one for each store."""
+    try:
+        return fsspec.core.url_to_fs(path)[0]
+    except (ImportError, ValueError) as error:
+        raise DataError(
+            f"{path}: this kind of URL needs a package that is not installed ({error}); for gs:// "
+            "install gcsfs, for s3:// s3fs, for az:// adlfs."
+        ) from error
