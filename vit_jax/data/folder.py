@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import logging
 import os
 import pathlib
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 import ml_collections
 import numpy as np
 
-from vit_jax.data.splits import EVALUATION_SPLITS, Example, Shape, Splits
+from vit_jax.data.splits import EVALUATION_SPLITS, Example, Shape, Splits, uniform_hash
 from vit_jax.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -95,7 +94,7 @@ def _held_out(root: pathlib.Path, prefix: str, fraction: float) -> Splits:
             label: sorted(_images(root, f"{prefix}{label}")) for label in find_classes(root, prefix)
         }
         hashes = {
-            file: _uniform_hash(file.removeprefix(prefix))
+            file: uniform_hash(file.removeprefix(prefix))
             for files in classes.values()
             for file in files
         }
@@ -120,16 +119,10 @@ def _held_out(root: pathlib.Path, prefix: str, fraction: float) -> Splits:
     return train | dict.fromkeys(EVALUATION_SPLITS, evaluation) if fraction else train
 
 
-def _uniform_hash(name: str) -> float:
-    """A number in [0, 1) that only depends on `name`."""
-    digest = hashlib.blake2b(os.fsencode(name), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
-
-
 def _select(root: pathlib.Path, classes: dict[str, list[str]]) -> Folder:
     """The files in the order of their names' hashes, so that any slice is a fair sample."""
     labelled = {file: label for label, files in enumerate(classes.values()) for file in files}
-    files = sorted(labelled, key=lambda file: (_uniform_hash(file), file))
+    files = sorted(labelled, key=lambda file: (uniform_hash(file), file))
     labels = np.array([labelled[file] for file in files], np.int32)
     return Folder(str(root), tuple(files), labels, tuple(classes))
 

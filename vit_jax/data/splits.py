@@ -6,7 +6,9 @@ import bisect
 import dataclasses
 import difflib
 import functools
+import hashlib
 import itertools
+import os
 import re
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -49,6 +51,12 @@ class Shape(NamedTuple):
     image_size: tuple[int, int]
     channels: int
     num_classes: int
+
+
+def uniform_hash(name: str) -> float:
+    """A number in [0, 1) that only depends on `name`: what is below a share of examples is held out."""
+    digest = hashlib.blake2b(os.fsencode(name), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
 
 
 _BOUND = r"-?\d[\d_]*(?:\.\d+)?%?"
