@@ -75,3 +75,26 @@ def test_a_failing_server_is_named(monkeypatch):
     monkeypatch.setattr(storage, "exists", exists)
     with pytest.raises(DataError, match=r"s3://bucket cannot be reached \(no route to host\)"):
         storage.probe("s3://bucket", "config.data.source")
+
+
+def test_a_file_is_written_whole_or_not_at_all(folder):
+    path = storage.join(folder, "new", "folder", "file")
+    storage.write(path, b"first")
+    storage.write(path, b"second")
+    assert storage.read(path) == b"second"
+    assert [entry.name for entry in storage.list_folder(path.rpartition("/")[0])] == ["file"]
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    def replace(old, new):
+        raise OSError("full")
+
+    monkeypatch.setattr(storage.os, "replace", replace)
+    with pytest.raises(OSError, match="full"):
+        storage.write(str(tmp_path / "file"), b"content")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_is_an_os_error():
+    with pytest.raises(OSError, match=r"other://bucket/file cannot be written"):
+        storage.write("other://bucket/file", b"content")

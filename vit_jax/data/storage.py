@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -139,6 +141,26 @@ def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         os.close(descriptor)
+
+
+def write(path: str, content: bytes) -> None:
+    """Writes a file, whole or not at all, with the folders above it; raises OSError if it cannot."""
+    if is_remote(path):
+        try:
+            _filesystem(path).pipe_file(path, content)  # Stores show an object when it is whole.
+        except Exception as error:  # Each has its own.
+            raise OSError(f"{path} cannot be written ({error})") from error
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{uuid.uuid4().hex}"  # Others may be writing the same file.
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
 
 
 def _filesystem(path: str) -> fsspec.AbstractFileSystem:
