@@ -181,6 +181,7 @@ def _data_config() -> ConfigDict:
     """`config.data`: where images come from, and what is done to each."""
     data = ConfigDict()
     data.source = ""  # digits | idx:DIR | folder:DIR | tfds:NAME[:CONFIG] | fake
+    data.index_dir = ""  # Where lists of files and records are kept; "": the workdir's `index`.
     data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
     data.label = ""  # Of a TFDS dataset: an integer feature, or one of `vit_jax.data.labels`.
     data.train_split = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]

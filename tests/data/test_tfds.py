@@ -1,14 +1,17 @@
-"""A tiny ArrayRecord dataset, written without TensorFlow, as `tfds build` would leave it."""
+"""A tiny dataset, as `tfds build` would leave it, written without TensorFlow in both formats."""
 
 import io
 import json
+import os
 import pickle
+import struct
 import sys
 
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
+from tensorboardX.record_writer import masked_crc32c
 
 from vit_jax.data.decoding import decode
 from vit_jax.data.sources import open_source
@@ -41,7 +44,37 @@ def serialized_example(**values):
     ).SerializeToString()
 
 
-def write_dataset(root, file_format="array_record", label_key="label"):
+def examples(split, label_key):
+    for index in range(SIZES[split]):
+        values = {"image": png(10 * index), label_key: index % 2, "file_name": b"x"}
+        values["label_x_position"] = 3 * index
+        values["objects/pixel_coords"] = [1.0, 2.0, 9.2] * (3 + index)
+        yield serialized_example(**values)
+
+
+def write_array_record(path, records):
+    writer = ArrayRecordWriter(str(path), "group_size:1")
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
+def write_tfrecord(path, records):
+    with open(path, "wb") as file:
+        for record in records:
+            length = struct.pack("<Q", len(record))
+            file.write(length + struct.pack("<I", masked_crc32c(length)))
+            file.write(record + struct.pack("<I", masked_crc32c(record)))
+
+
+WRITERS = {
+    "array_record": write_array_record,
+    "tfrecord": write_tfrecord,
+    "riegeli": write_tfrecord,
+}
+
+
+def write_dataset(root, file_format="array_record", label_key="label", num_shards=1):
     folder = root / "tiny" / "1.0.0"
     folder.mkdir(parents=True)
     features = {
@@ -54,15 +87,13 @@ def write_dataset(root, file_format="array_record", label_key="label"):
         "file_name": tfds.features.Text(),
     }
     tfds.features.FeaturesDict(features).save_config(folder)
-    for split, size in SIZES.items():
-        path = folder / f"tiny-{split}.{file_format}-00000-of-00001"
-        writer = ArrayRecordWriter(str(path), "group_size:1")
-        for index in range(size):
-            values = {"image": png(10 * index), label_key: index % 2, "file_name": b"x"}
-            values["label_x_position"] = 3 * index
-            values["objects/pixel_coords"] = [1.0, 2.0, 9.2] * (3 + index)
-            writer.write(serialized_example(**values))
-        writer.close()
+    lengths = {}
+    for split in SIZES:
+        shards = np.array_split(np.array(list(examples(split, label_key)), object), num_shards)
+        lengths[split] = [str(len(shard)) for shard in shards]
+        for number, shard in enumerate(shards):
+            name = f"tiny-{split}.{file_format}-{number:05}-of-{num_shards:05}"
+            WRITERS[file_format](folder / name, shard)
     info = {
         "name": "tiny",
         "version": "1.0.0",
@@ -70,22 +101,23 @@ def write_dataset(root, file_format="array_record", label_key="label"):
         "splits": [
             {
                 "name": split,
-                "shardLengths": [str(size)],
+                "shardLengths": lengths[split],
                 "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
             }
-            for split, size in SIZES.items()
+            for split in SIZES
         ],
     }
     (folder / "dataset_info.json").write_text(json.dumps(info))
+    return folder
 
 
 def open_split(data, split="train", num_classes=0):
     return open_source(data, split, image_size=(4, 4), channels=3, num_classes=num_classes)
 
 
-@pytest.fixture
-def tiny(tmp_path, data):
-    write_dataset(tmp_path)
+@pytest.fixture(params=["array_record", "tfrecord"])
+def tiny(tmp_path, data, request):
+    write_dataset(tmp_path, request.param, num_shards=2)
     data.source, data.data_dir = "tfds:tiny", str(tmp_path)
     return data
 
@@ -151,11 +183,83 @@ def test_not_prepared(tiny, name, tmp_path):
     assert "--config.data.source=folder:DIR" in message
 
 
-def test_tfrecord_says_how_to_convert(tmp_path, data):
-    write_dataset(tmp_path, "tfrecord")
+def test_other_formats_say_how_to_convert(tmp_path, data):
+    write_dataset(tmp_path, "riegeli")
     data.source, data.data_dir = "tfds:tiny", str(tmp_path)
-    with pytest.raises(DataError, match=r"stored as tfrecord.*tfds convert_format"):
+    with pytest.raises(DataError, match=r"stored as riegeli.*tfds convert_format"):
         open_split(data)
+
+
+@pytest.mark.parametrize("num_shards", [1, 3, 7])  # Seven: some are empty.
+def test_both_formats_hold_the_same(tmp_path, data, num_shards):
+    data.source, copies = "tfds:tiny", []
+    for file_format in ("array_record", "tfrecord"):
+        write_dataset(tmp_path / file_format, file_format, num_shards=num_shards)
+        data.data_dir = str(tmp_path / file_format)
+        copies.append([list(open_split(data, split).fetch(range(SIZES[split]))) for split in SIZES])
+    assert copies[0] == copies[1]
+
+
+def test_array_record_is_preferred(tmp_path, data):
+    folder = write_dataset(tmp_path, "array_record")
+    info = json.loads((folder / "dataset_info.json").read_text())
+    info |= {"fileFormat": "tfrecord", "alternativeFileFormats": ["array_record"]}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    data.source, data.data_dir = "tfds:tiny", str(tmp_path)
+    assert open_split(data)[4].name == "train/4"
+
+
+@pytest.fixture
+def records(tmp_path, data):
+    """The config and the only training shard of a dataset in TFRecord files, with its index."""
+    folder = write_dataset(tmp_path, "tfrecord")
+    data.source, data.data_dir = "tfds:tiny", str(tmp_path)
+    data.index_dir = str(tmp_path / "index")
+    return data, folder / "tiny-train.tfrecord-00000-of-00001"
+
+
+def test_a_worker_process_gets_no_index(records):
+    data, _ = records
+    source = open_split(data)
+    assert len(os.listdir(data.index_dir)) == 1
+    assert data.index_dir.encode() in pickle.dumps(source)
+    assert len(pickle.dumps(source)) < 1000
+    assert pickle.loads(pickle.dumps(source))[3] == source[3]
+
+
+def test_a_shard_with_too_few_records(records):
+    data, path = records
+    write_tfrecord(path, list(examples("train", "label"))[:3])
+    with pytest.raises(DataError, match=r"00000-of-00001 holds 3 records, .*json says 5: copy"):
+        open_split(data)
+
+
+def test_a_missing_shard(records):
+    data, path = records
+    path.unlink()
+    with pytest.raises(DataError, match=r"train.tfrecord-00000-of-00001: .*No such file"):
+        open_split(data)
+
+
+def test_a_shard_removed_after_indexing(records):
+    data, path = records
+    source = open_split(data)
+    path.unlink()
+    with pytest.raises(DataError, match=r"train.tfrecord-00000-of-00001 cannot be read \(No such"):
+        source[0]
+
+
+def test_a_damaged_record_is_named(records):
+    data, path = records
+    content = path.read_bytes()
+    damaged = bytearray(content)
+    damaged[12:16] = b"\xff" * 4
+    path.write_bytes(damaged)
+    source = open_split(data)
+    with pytest.raises(DataError, match=r"train/0: its record is damaged"):
+        source[0]
+    assert source[1].label == 1
+    assert isinstance(source.fetch([0, 1])[0], DataError)
 
 
 def test_other_tasks_are_refused(tmp_path, data):

@@ -5,7 +5,7 @@
     digits                    scikit-learn's 8×8 digits, inside its package: nothing to download
     idx:DIR                   MNIST and Fashion-MNIST in their original files
     folder:DIR                one folder per class, optionally under DIR/train and DIR/val
-    tfds:NAME[:CONFIG]        a TensorFlow Datasets dataset prepared as ArrayRecord
+    tfds:NAME[:CONFIG]        a TensorFlow Datasets dataset, in ArrayRecord or TFRecord files
     fake                      deterministic patterns, to test and to measure
 
 A new kind is one function `(place, data, shape) -> Splits` and one line in `_KINDS`.

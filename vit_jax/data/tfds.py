@@ -1,36 +1,57 @@
-"""The source `tfds:NAME[:CONFIG]`: TensorFlow Datasets in ArrayRecord files, without TensorFlow."""
+"""The source `tfds:NAME[:CONFIG]`: TensorFlow Datasets in ArrayRecord or TFRecord files.
+
+TensorFlow is not needed: TFDS itself reads ArrayRecord files without it, and parses the records of
+both; of TFRecord files, which have no index, `records` makes one.
+"""
 
 from __future__ import annotations
 
 import functools
 import operator
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import ml_collections
 import numpy as np
 
+from vit_jax.data import tfrecord
 from vit_jax.data.decoding import decode
 from vit_jax.data.labels import LABELS, Label
+from vit_jax.data.records import Index, Records, attempt, only, open_index
 from vit_jax.data.splits import Example, Shape, Splits
 from vit_jax.errors import DataError
 
+_ARRAY_RECORD, _TFRECORD = "array_record", "tfrecord"
+
 
 class Tfds:
-    """One split of a prepared dataset, with the images still encoded."""
+    """One split of a prepared dataset, with the images still encoded.
 
-    def __init__(self, directory: str, split: str, label: str, num_classes: int):
+    Args:
+        directory: of the dataset's version.
+        split: its name.
+        label: as in `label_of`.
+        num_classes: if the data does not say.
+        index: of the split's TFRecord files; None: they are ArrayRecord files.
+    """
+
+    def __init__(
+        self, directory: str, split: str, label: str, num_classes: int, index: Index | None
+    ):
         import tensorflow_datasets  # Takes a second to import: only who uses it pays.
 
-        builder = tensorflow_datasets.builder_from_directory(directory)
-        features = builder.info.features
-        self._arguments = (directory, split, label, num_classes)
+        self._arguments = (directory, split, label, num_classes, index)
         self._split, self._label = split, label_of(label)
+        if index:
+            builder = tensorflow_datasets.builder_from_directory(directory, _TFRECORD)
+            self._records = _tf_records(builder.info.splits[split], index)
+        else:
+            builder = tensorflow_datasets.builder_from_directory(directory)
+            self._records = _ArrayRecords(builder, split)
+        features = builder.info.features
         count = self._label.num_classes or num_classes
         self.class_names = tuple(names_of(features, label) or map(str, range(count)))
-        self._records = builder.as_data_source(
-            split, deserialize_method=tensorflow_datasets.decode.DeserializeMethod.RAW_BYTES
-        )
         # Other features, masks and boxes say, are not even parsed.
         self._features = tensorflow_datasets.features.FeaturesDict(
             {name: features[name] for name in ("image", *self._label.features)}
@@ -41,15 +62,70 @@ class Tfds:
         return len(self._records)
 
     def __getitem__(self, index: int) -> Example:
-        record = self._records[index]
-        example = self._features.deserialize_example_np(record, decoders=self._decoders)
-        image = example["image"]
+        """Raises DataError if the record cannot be read."""
+        return only(self.fetch([index]))
+
+    def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
+        """Several examples, with neighbours in one request; what fails stands for itself."""
+        records = self._records.fetch(indices)
+        return [
+            attempt(self._example, record, self.name_of(index))
+            for index, record in zip(indices, records, strict=True)
+        ]
+
+    def name_of(self, index: int) -> str:
+        """The name of an example, without reading it."""
+        return f"{self._split}/{index}"
+
+    def _example(self, record: bytes, name: str) -> Example:
+        try:
+            example = self._features.deserialize_example_np(record, decoders=self._decoders)
+            image, label = example["image"], int(self._label.compute(example))
+        except Exception as error:  # Damaged bytes are met with errors of many kinds.
+            raise DataError(f"{name}: its record is damaged ({error})") from error
         if self._label.pixel_scale != 1:
             image = decode(image, channels=1) * np.uint8(self._label.pixel_scale)
-        return Example(image, int(self._label.compute(example)), f"{self._split}/{index}")
+        return Example(image, label, name)
 
-    def __reduce__(self) -> tuple[type[Tfds], tuple[str, str, str, int]]:
+    def __reduce__(self) -> tuple:
         return Tfds, self._arguments  # A worker process opens the files itself.
+
+
+class _ArrayRecords:
+    """The records of a split, as TFDS reads them from ArrayRecord files."""
+
+    def __init__(self, builder: Any, split: str):
+        import tensorflow_datasets
+
+        self._source = builder.as_data_source(
+            split, deserialize_method=tensorflow_datasets.decode.DeserializeMethod.RAW_BYTES
+        )
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def fetch(self, indices: Sequence[int]) -> list[bytes | DataError]:
+        return [attempt(self._read, index) for index in indices]
+
+    def _read(self, index: int) -> bytes:
+        try:
+            return self._source[index]
+        except IndexError:
+            raise
+        except Exception as error:  # The library in C++ has its own.
+            raise DataError(f"record {index} cannot be read ({error})") from error
+
+
+def _tf_records(info: Any, index: Index) -> Records:
+    """The records of a split, in the order of ArrayRecord files of the same dataset."""
+    arrays = index.all_arrays("start", "length")
+    for instruction, shard in zip(info.file_instructions, arrays, strict=True):
+        if len(shard["start"]) != instruction.examples_in_shard:
+            raise DataError(
+                f"{instruction.filename} holds {len(shard['start']):,} records, but "
+                f"dataset_info.json says {instruction.examples_in_shard:,}: copy it again."
+            )
+    return Records(index.paths, arrays, tfrecord.data_of)
 
 
 def label_of(name: str) -> Label:
@@ -66,7 +142,7 @@ def tfds(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     """Lists the splits of a dataset prepared in `data.data_dir`; never downloads.
 
     Raises:
-        DataError: not found, not stored as ArrayRecord, or not image classification.
+        DataError: not found, not in a format that can be read, or not image classification.
     """
     name, _, config = place.partition(":")
     if config:
@@ -87,19 +163,34 @@ def tfds(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
             f"The TFDS dataset {name} does not say how many classes it has: set "
             "--config.model.num_classes=NUMBER."
         )
-    formats = sorted(format.value for format in info.available_file_formats())
-    if "array_record" not in formats:
-        raise DataError(
-            f"The TFDS dataset {name} in {builder.data_dir} is stored as {', '.join(formats)}; "
-            "vit_jax reads array_record, which allows random access. Convert it once, on a machine "
-            f"with TensorFlow: tfds convert_format --dataset_version_dir={builder.data_dir} "
-            "--out_file_format=array_record"
-        )
-    directory = str(builder.data_dir)
-    return {
-        split: functools.partial(Tfds, directory, split, key, shape.num_classes)
-        for split in info.splits
-    }
+    open_ = functools.partial(_open, str(builder.data_dir), _format(builder), data.index_dir)
+    return {split: functools.partial(open_, split, key, shape.num_classes) for split in info.splits}
+
+
+def _format(builder: Any) -> str:
+    """The format to read, of those that the dataset is stored in."""
+    stored = sorted(format.value for format in builder.info.available_file_formats())
+    for name in (_ARRAY_RECORD, _TFRECORD):
+        if name in stored:
+            return name
+    raise DataError(
+        f"The TFDS dataset in {builder.data_dir} is stored as {', '.join(stored)}; vit_jax reads "
+        f"{_ARRAY_RECORD} and {_TFRECORD}. Convert it once, on a machine with TensorFlow: tfds "
+        f"convert_format --dataset_version_dir={builder.data_dir} --out_file_format={_ARRAY_RECORD}"
+    )
+
+
+def _open(
+    directory: str, file_format: str, index_dir: str, split: str, label: str, num_classes: int
+) -> Tfds:
+    import tensorflow_datasets
+
+    index = None
+    if file_format == _TFRECORD:
+        info = tensorflow_datasets.builder_from_directory(directory, _TFRECORD).info
+        shards = [part.filename for part in info.splits[split].file_instructions]
+        index = open_index(shards, tfrecord.scan, index_dir)
+    return Tfds(directory, split, label, num_classes, index)
 
 
 def _find_builder(name: str, data_dir: str) -> Any:

@@ -1,0 +1,342 @@
+"""Records in shards: where each of them lies, found once and kept in files, and reading them there.
+
+A kind of shard (`tfrecord`, `tar`) is a `scan` that finds the records of one file. What it finds is
+kept in a file per shard, so an interrupted index is completed, and only what changed is made anew.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import hashlib
+import io
+import itertools
+import logging
+import os
+import random
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from vit_jax.data import storage
+from vit_jax.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+# Of one shard: start int64 [N], length uint32 [N] in bytes, and what the kind adds.
+Arrays = dict[str, np.ndarray]
+
+_FORMAT = 1  # Of the index files; another one is made anew.
+_THREADS = 16  # They wait for the disk or the network.
+_LOCAL_BLOCK = 1 << 12  # Most of a file is between headers: it need not be read.
+_REMOTE_BLOCK = 1 << 23  # A request takes as long as reading some megabytes.
+_LOG_SECONDS = 10.0
+_GAP = 1 << 20  # Bytes that are read through rather than asked around.
+_LARGEST = (1 << 32) - 1  # uint32.
+_LARGEST_REQUEST = 1 << 26
+
+_CHANGED = ": it has changed since it was indexed; start again"
+
+Value = TypeVar("Value")
+
+
+class Forward:
+    """A file that is read from front to back, a block at a time.
+
+    Attributes:
+        path: local, or a URL.
+        size: in bytes.
+    """
+
+    def __init__(self, path: str, size: int):
+        self.path, self.size = path, size
+        self._least = _REMOTE_BLOCK if storage.is_remote(path) else _LOCAL_BLOCK
+        self._start, self._block = 0, b""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes from `start` to `stop`.
+
+        Raises:
+            DataError: the file ends before.
+        """
+        if not self._start <= start <= stop <= self._start + len(self._block):
+            self.require(start, stop, "what begins")
+            block = storage.read(self.path, start, min(self.size, max(stop, start + self._least)))
+            self._start, self._block = start, block
+            if len(block) < stop - start:
+                raise DataError(f"{self.path} became shorter while it was read: start again.")
+        return self._block[start - self._start : stop - self._start]
+
+    def require(self, start: int, stop: int, what: str) -> None:
+        """Raises DataError unless what lies from `start` to `stop` ends within the file."""
+        if stop > self.size:
+            raise DataError(
+                f"{self.path} is cut short or damaged: {what} at byte {start:,} would end at byte "
+                f"{stop:,}, but the file has {self.size:,} bytes; copy it again."
+            )
+
+
+Scan = Callable[[Forward], Arrays]
+
+
+def places(starts: Sequence[int], stops: Sequence[int], path: str) -> Arrays:
+    """The arrays that each kind has; raises DataError if a record is longer than 4 GiB."""
+    start, stop = np.array(starts, np.int64), np.array(stops, np.int64)
+    length = stop - start
+    if length.max(initial=0) > _LARGEST:
+        begins = start[np.argmax(length)]
+        raise DataError(f"{path}: the record at byte {begins:,} is longer than 4 GiB.")
+    return {"start": start, "length": length.astype(np.uint32)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """Where the records of some shards lie.
+
+    Pickled, it is the names of its files, unless it is kept in memory for want of a directory.
+    """
+
+    paths: tuple[str, ...]
+    versions: tuple[storage.Version, ...]
+    scan: Scan
+    directory: str
+    in_memory: dict[int, Arrays]  # By shard: what is not in `directory`.
+
+    def arrays(self, shard: int, *names: str) -> Arrays:
+        """The arrays `names` of a shard; others are not even read."""
+        if shard in self.in_memory:
+            return {name: self.in_memory[shard][name] for name in names}
+        arguments = self.paths[shard], self.versions[shard], self.scan, self.directory
+        found = _load(*arguments, names)
+        return _make(*arguments)[0] if found is None else found
+
+    def all_arrays(self, *names: str) -> list[Arrays]:
+        """As `arrays`, of every shard."""
+        with _threads() as threads:
+            return list(threads.map(lambda i: self.arrays(i, *names), range(len(self.paths))))
+
+
+def open_index(paths: Sequence[str], scan: Scan, directory: str) -> Index:
+    """Finds the records of `paths` by `scan`, where `directory` does not have them already.
+
+    Several processes may do so at once: each takes the shards in an order of its own, and leaves
+    out those that another one has finished.
+
+    Args:
+        paths: of the shards, local or URLs.
+        scan: a function of a module.
+        directory: for the index files, local or a URL; empty, or one that cannot be written: none.
+
+    Raises:
+        DataError: a shard is missing, cannot be read, or is damaged.
+    """
+    in_memory = {}
+    with _threads() as threads:
+        versions = tuple(threads.map(_version, paths))
+        order = random.sample(range(len(paths)), len(paths))
+        tasks = {
+            threads.submit(_complete, paths[shard], versions[shard], scan, directory): shard
+            for shard in order
+        }
+        for task in _with_progress(as_completed(tasks), len(tasks)):
+            if (arrays := task.result()) is not None:
+                in_memory[tasks[task]] = arrays
+    if directory and in_memory:
+        logger.warning(
+            "config.data.index_dir: %s cannot be written; the index of %d shards stays in memory, "
+            "and is made again at the next start.",
+            directory,
+            len(in_memory),
+        )
+    return Index(tuple(paths), versions, scan, directory, in_memory)
+
+
+def _complete(path: str, version: storage.Version, scan: Scan, directory: str) -> Arrays | None:
+    """Makes a shard's index unless it is there; returns it if it cannot be kept."""
+    if _load(path, version, scan, directory, ()) is not None:
+        return None
+    arrays, is_kept = _make(path, version, scan, directory)
+    return None if is_kept else arrays
+
+
+def _version(path: str) -> storage.Version:
+    try:
+        return storage.version_of(path)
+    except OSError as error:
+        raise DataError(
+            f"{path}: this shard cannot be read ({error.strerror or error})."
+        ) from error
+
+
+def _load(
+    path: str, version: storage.Version, scan: Scan, directory: str, names: Sequence[str]
+) -> Arrays | None:
+    """Some arrays of a shard's index; None where there is none, or none of this version."""
+    if not directory:
+        return None
+    file = _index_file(path, directory)
+    try:
+        content = storage.read(file)
+    except (OSError, DataError):
+        return None
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            if str(arrays["stamp"]) == _stamp(version, scan):
+                return {name: arrays[name] for name in names}
+        logger.info("%s has changed since it was indexed: it is indexed again.", path)
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        logger.warning("%s is damaged (%s): %s is indexed again.", file, error, path)
+    return None
+
+
+def _make(path: str, version: storage.Version, scan: Scan, directory: str) -> tuple[Arrays, bool]:
+    """A shard's index, and whether it could be written to `directory`."""
+    try:
+        arrays = scan(Forward(path, version.size))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error}).") from error
+    if not directory:
+        return arrays, False
+    content = io.BytesIO()
+    np.savez(content, stamp=np.array(_stamp(version, scan)), **arrays)
+    try:
+        storage.write(_index_file(path, directory), content.getvalue())
+    except OSError:
+        return arrays, False
+    return arrays, True
+
+
+def _stamp(version: storage.Version, scan: Scan) -> str:
+    """What an index file has to say to be of use."""
+    return f"{_FORMAT} {scan.__module__}.{scan.__qualname__} {version.size} {version.written}"
+
+
+def _index_file(path: str, directory: str) -> str:
+    """The file that keeps the index of the shard at `path`."""
+    path = path if storage.is_remote(path) else os.path.abspath(path)
+    digest = hashlib.blake2b(os.fsencode(path), digest_size=12).hexdigest()
+    return storage.join(directory, f"{digest}.npz")
+
+
+@contextlib.contextmanager
+def _threads() -> Iterator[ThreadPoolExecutor]:
+    """Threads that wait for a disk or a network; what has not begun is given up at an error."""
+    threads = ThreadPoolExecutor(_THREADS)
+    try:
+        yield threads
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def _with_progress(done: Iterator[Value], total: int) -> Iterator[Value]:
+    """The same, with a line in the log every ten seconds."""
+    last = time.monotonic()
+    for count, value in enumerate(done, 1):
+        yield value
+        if time.monotonic() - last > _LOG_SECONDS:
+            last = time.monotonic()
+            logger.info("Indexed %d of %d shards.", count, total)
+
+
+class Place(NamedTuple):
+    """The bytes of a record: the number of its shard, its file, and from where to where."""
+
+    shard: int
+    path: str
+    start: int
+    stop: int
+
+
+class Records(Generic[Value]):
+    """Random access to records in shards, in the order of the shards.
+
+    Args:
+        paths: of the shards.
+        arrays: of each: `start` and `length`.
+        parse: makes of a record's bytes what is wanted; raises DataError if they are not a record.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], arrays: Sequence[Arrays], parse: Callable[[bytes], Value]
+    ):
+        self._paths, self._arrays, self._parse = paths, arrays, parse
+        self._ends = list(itertools.accumulate(len(shard["start"]) for shard in arrays))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def place(self, index: int) -> Place:
+        """Where a record lies."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        shard = bisect.bisect_right(self._ends, index)
+        arrays, row = self._arrays[shard], index - self._ends[shard]  # From the shard's end.
+        start = int(arrays["start"][row])
+        return Place(shard, self._paths[shard], start, start + int(arrays["length"][row]))
+
+    def fetch(self, indices: Sequence[int]) -> list[Value | DataError]:
+        """Reads several records, with neighbours in one request; what fails stands for itself."""
+        wanted = [self.place(index) for index in indices]
+        found: dict[Place, Value | DataError] = {}
+        for group in _neighbours(sorted(set(wanted))):
+            data = attempt(_read, group[0]._replace(stop=max(place.stop for place in group)))
+            found |= {place: attempt(self._part, data, place, group[0].start) for place in group}
+        return [found[place] for place in wanted]
+
+    def _part(self, data: bytes, place: Place, start: int) -> Value:
+        """The record at `place`, of bytes that begin at byte `start` of the file."""
+        part = data[place.start - start : place.stop - start]
+        if len(part) < place.stop - place.start:
+            raise DataError(f"{place.path} ends before byte {place.stop:,}{_CHANGED}")
+        try:
+            return self._parse(part)
+        except DataError as error:
+            raise DataError(f"{place.path}, byte {place.start:,}: {error}{_CHANGED}") from error
+
+
+def attempt(function: Callable[..., Value], value: Any, *arguments: Any) -> Value | DataError:
+    """`function(value, *arguments)`, or its DataError; that of `value`, if it is one."""
+    if isinstance(value, DataError):
+        return value
+    try:
+        return function(value, *arguments)
+    except DataError as error:
+        return error
+
+
+def only(fetched: list[Value | DataError]) -> Value:
+    """The one thing that was fetched; raises the DataError that it is."""
+    (value,) = fetched
+    if isinstance(value, DataError):
+        raise value
+    return value
+
+
+def _neighbours(places_: Sequence[Place]) -> Iterator[list[Place]]:
+    """Groups sorted places that are best read at once."""
+    group: list[Place] = []
+    for place in places_:
+        gap = _GAP if storage.is_remote(place.path) else 0
+        if group and (
+            place.shard != group[-1].shard
+            or place.start > group[-1].stop + gap
+            or place.stop > group[0].start + _LARGEST_REQUEST
+        ):
+            yield group
+            group = []
+        group.append(place)
+    if group:
+        yield group
+
+
+def _read(place: Place) -> bytes:
+    try:
+        return storage.read(place.path, place.start, place.stop)
+    except OSError as error:
+        raise DataError(f"{place.path} cannot be read ({error.strerror or error})") from error
