@@ -38,7 +38,7 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.data.files import find_files, read_ahead
-from vit_jax.data.folder import IMAGE_EXTENSIONS
+from vit_jax.data.listing import IMAGE_EXTENSIONS
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.forward import normalize
 from vit_jax.inference import (

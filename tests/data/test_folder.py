@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.data.decoding import decode
-from vit_jax.data.folder import find_classes, natural_order
+from vit_jax.data.listing import natural_order
 from vit_jax.data.sources import open_source
 from vit_jax.errors import DataError
 
@@ -130,20 +130,13 @@ def test_nothing_held_out(tmp_path, data):
 # ---------------------------------------------------------------------------- what is found
 
 
-def test_classes_are_in_natural_case_folded_order(tmp_path):
+def test_classes_are_in_natural_case_folded_order(tmp_path, data):
     labels = ["cat", "Cat2", "ähre", "10", "9", "Zebra", "img12", "IMG2"]
     for label in labels:
         write_class(tmp_path, label)
-    assert find_classes(tmp_path) == [
-        "9",
-        "10",
-        "cat",
-        "Cat2",
-        "IMG2",
-        "img12",
-        "Zebra",
-        "ähre",
-    ]
+    assert open_split(data, tmp_path).class_names == (
+        *("9", "10", "cat", "Cat2", "IMG2", "img12", "Zebra", "ähre"),
+    )
     assert sorted(["b", "Cat", "cat", "1a", "a1"], key=natural_order) == [
         "1a",
         "a1",

@@ -29,7 +29,11 @@ class Arrays:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Example:
-        return Example(self.images[index], int(self.labels[index]), f"{self.split}/{index}")
+        return Example(self.images[index], int(self.labels[index]), self.name_of(index))
+
+    def name_of(self, index: int) -> str:
+        """The example's name."""
+        return f"{self.split}/{index}"
 
 
 def digits(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
@@ -173,7 +177,11 @@ class Fake:
         columns = (np.arange(width) * (seed % 7) + seed // 256).astype(np.uint8)
         tints = (np.arange(channels) * 85).astype(np.uint8)
         image = rows[:, None, None] + columns[:, None] + tints
-        return Example(image, label, f"fake/{index}")
+        return Example(image, label, self.name_of(index))
+
+    def name_of(self, index: int) -> str:
+        """The example's name."""
+        return f"fake/{index}"
 
 
 def fake(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:

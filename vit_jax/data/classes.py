@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data.splits import Example, Source
+from vit_jax.data.splits import Example, Source, abbreviate
 from vit_jax.errors import DataError
 
 UNREADABLE = -1  # The label of an image that cannot be read: it is not counted.
@@ -66,12 +66,6 @@ def match_classes(
         name, there = data_names[moved[0]], labels[moved[0]]
         remarks.append(f"classes are matched by name: {name!r} is {moved[0]} here, {there} there")
     return labels, "; ".join(remarks)
-
-
-def abbreviate(names: Sequence[str], limit: int = 10) -> str:
-    """The first few names."""
-    shown = ", ".join(names[:limit])
-    return f"{shown}, …" if len(names) > limit else shown
 
 
 @dataclasses.dataclass(frozen=True)

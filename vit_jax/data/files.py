@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from vit_jax.data.folder import IMAGE_EXTENSIONS, natural_order
+from vit_jax.data.listing import IMAGE_EXTENSIONS, is_image, natural_order
 from vit_jax.errors import DataError
 
 STANDARD_INPUT = "-"
@@ -67,35 +67,33 @@ def _match(pattern: str) -> Iterator[str]:
             yield from walk(path)
 
 
-def walk(folder: str) -> Iterator[str]:
+def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
     """The image files anywhere below a folder, in natural order; hidden ones are left out.
 
-    A folder that cannot be listed stands for itself: reading it says why. Only the names in one
-    folder, and in those above it, are held.
+    A folder that cannot be listed stands for itself: reading it says why. Links to folders are
+    followed, but not back to one that they lie in. Only the names in one folder, and in those above
+    it, are held.
     """
     try:
+        status = os.stat(folder)
         with os.scandir(folder) as entries:
             is_folder = {entry.name: entry.is_dir() for entry in entries if _is_wanted(entry)}
     except OSError:
         yield folder
         return
+    identity = (status.st_dev, status.st_ino)
+    if identity in above:
+        return
     for name in sorted(is_folder, key=natural_order):
         path = os.path.join(folder, name)
-        if not is_folder[name]:
+        if is_folder[name]:
+            yield from walk(path, above | {identity})
+        else:
             yield path
-        elif not (os.path.islink(path) and _contains(path, folder)):
-            yield from walk(path)
 
 
 def _is_wanted(entry: os.DirEntry) -> bool:
-    name = entry.name.lower()
-    return name[0] != "." and (name.endswith(IMAGE_EXTENSIONS) or entry.is_dir())
-
-
-def _contains(outer: str, inner: str) -> bool:
-    """Whether the folder `inner` is `outer`, or lies in it."""
-    outer, inner = os.path.realpath(outer), os.path.realpath(inner)
-    return os.path.commonpath([outer, inner]) == outer
+    return is_image(entry.name) or (entry.name[0] != "." and entry.is_dir())
 
 
 def read_ahead(

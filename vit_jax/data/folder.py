@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import os
-import pathlib
-import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import ml_collections
 import numpy as np
 
-from vit_jax.data.splits import EVALUATION_SPLITS, Example, Shape, Splits, uniform_hash
+from vit_jax.data import storage
+from vit_jax.data.listing import (
+    IMAGE_EXTENSIONS,
+    Listing,
+    folders_in,
+    images_below,
+    list_classes,
+)
+from vit_jax.data.names import ImageFiles
+from vit_jax.data.splits import (
+    EVALUATION_SPLITS,
+    Shape,
+    Source,
+    Splits,
+    Subset,
+    check_known_classes,
+    held_out,
+    with_synonyms,
+)
 from vit_jax.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _LAYOUT = (
     "expected DIR/train/CLASS/*.jpg with DIR/val/CLASS/*.jpg (or validation, or test), or only "
     "DIR/CLASS/*.jpg, of which config.data.held_out_fraction is held out for evaluation"
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Folder:
-    """Encoded image files below `root`, read when asked for."""
-
-    root: str
-    files: tuple[str, ...]  # Relative to `root`, with "/".
-    labels: np.ndarray
-    class_names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> Example:
-        name = self.files[index]
-        with open(os.path.join(self.root, name), "rb") as file:
-            return Example(file.read(), int(self.labels[index]), name)
 
 
 def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
@@ -49,123 +45,90 @@ def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     "validation", "val" and "test" stand for one another where the exact one is absent. Without any
     of them, `held_out_fraction` of the training images is held out.
 
+    Args:
+        place: a path, or a URL that fsspec knows.
+        data: `config.data`; `index_dir` is where lists of files are kept.
+        shape: not needed.
+
     Raises:
         DataError: no such folder, or not one of the two layouts; the message describes them.
     """
     del shape
-    root = pathlib.Path(place).expanduser()
-    if not place or not root.is_dir():
+    root = place if storage.is_remote(place) else os.path.expanduser(place)
+    there = place and storage.probe(root, f"config.data.source=folder:{place}")
+    if not there or not storage.is_folder(root):
         raise DataError(f"config.data.source=folder:{place}: no such folder; {_LAYOUT}.")
-    names = [entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != "."]
+    names = folders_in(root)
     evaluation = [name for name in EVALUATION_SPLITS if name in names]
     if not evaluation:
-        return _held_out(root, "train/" if "train" in names else "", data.held_out_fraction)
+        prefix = "train/" if "train" in names else ""
+        return _held_out(root, prefix, data)
     # A trained model may be evaluated without its training images: then the split's own classes.
     reference = "train" if "train" in names else evaluation[0]
 
-    def open_split(name: str) -> Folder:
-        classes = find_classes(root, f"{reference}/")
-        found = find_classes(root, f"{name}/", least=1)
-        unknown = [label for label in found if label not in classes]
-        if unknown:
-            raise DataError(
-                f"{root / name} has classes that {root / reference} lacks: {', '.join(unknown)}; "
-                f"the training split has {', '.join(classes)}."
-            )
-        files = {label: sorted(_images(root, f"{name}/{label}")) for label in found}
-        return _select(root, {label: files.get(label, []) for label in classes})
+    def open_split(name: str) -> ImageFiles:
+        if name == reference:
+            return _files(root, _list(root, f"{name}/", data.index_dir))
+        classes = _find_classes(root, f"{reference}/")
+        listing = _list(root, f"{name}/", data.index_dir, least=1)
+        check_known_classes(
+            listing.class_names,
+            classes,
+            storage.join(root, name),
+            storage.join(root, reference),
+        )
+        return _files(root, listing, classes)
 
-    synonyms = dict.fromkeys(EVALUATION_SPLITS, evaluation[0])
-    return {
-        split: functools.partial(open_split, name)
-        for split, name in (synonyms | {name: name for name in names}).items()
-    }
+    return with_synonyms({name: functools.partial(open_split, name) for name in names})
 
 
-def _held_out(root: pathlib.Path, prefix: str, fraction: float) -> Splits:
-    """Splits the images below `root`/`prefix` by a hash of their names.
+def _held_out(root: str, prefix: str, data: ml_collections.ConfigDict) -> Splits:
+    """Splits the images below `root`/`prefix` by a hash of their names below that folder."""
 
-    Adding files never moves one from split to split. Only if the hash selects none of a few
-    images is the one with the lowest hash held out, so that there is something to evaluate.
-    """
-
-    def open_split(held_out: bool) -> Folder:
-        classes = {
-            label: sorted(_images(root, f"{prefix}{label}")) for label in find_classes(root, prefix)
-        }
-        hashes = {
-            file: uniform_hash(file.removeprefix(prefix))
-            for files in classes.values()
-            for file in files
-        }
-        threshold = max(fraction, min(hashes.values())) if fraction else -1.0
-        if held_out:
+    def open_split(evaluation: bool) -> Source:
+        listing = _list(root, prefix, data.index_dir)
+        chosen = held_out(listing.hashes, data.held_out_fraction)
+        if evaluation:
             logger.info(
                 "%s has no split for evaluation: %d of its %d images are held out for it.",
-                root / prefix,
-                sum(value <= threshold for value in hashes.values()),
-                len(hashes),
+                *(storage.join(root, prefix), chosen.sum(), len(chosen)),
             )
-        return _select(
-            root,
-            {
-                label: [file for file in files if (hashes[file] <= threshold) == held_out]
-                for label, files in classes.items()
-            },
-        )
+        return Subset(_files(root, listing), np.flatnonzero(chosen == evaluation))
 
     train = {"train": functools.partial(open_split, False)}
     evaluation = functools.partial(open_split, True)
-    return train | dict.fromkeys(EVALUATION_SPLITS, evaluation) if fraction else train
+    return with_synonyms(train | ({"validation": evaluation} if data.held_out_fraction else {}))
 
 
-def _select(root: pathlib.Path, classes: dict[str, list[str]]) -> Folder:
-    """The files in the order of their names' hashes, so that any slice is a fair sample."""
-    labelled = {file: label for label, files in enumerate(classes.values()) for file in files}
-    files = sorted(labelled, key=lambda file: (uniform_hash(file), file))
-    labels = np.array([labelled[file] for file in files], np.int32)
-    return Folder(str(root), tuple(files), labels, tuple(classes))
+def _files(root: str, listing: Listing, classes: Sequence[str] | None = None) -> ImageFiles:
+    """The source of the files listed, labelled by `classes`, or else by the listing's own."""
+    if classes is None:
+        return ImageFiles(root, listing.files, listing.labels, tuple(listing.class_names))
+    places = {label: place for place, label in enumerate(classes)}
+    relabelled = np.array([places[label] for label in listing.class_names], np.int32)
+    return ImageFiles(root, listing.files, relabelled[listing.labels], tuple(classes))
 
 
-def find_classes(root: pathlib.Path, prefix: str = "", least: int = 2) -> list[str]:
-    """The class folders in `root`/`prefix` that hold images, in natural order: "9" before "10".
+def _list(root: str, prefix: str, index_dir: str, least: int = 2) -> Listing:
+    """The images in the class folders in `root`/`prefix`; DataError if fewer than `least` have any."""
+    listing = list_classes(root, prefix, index_dir)
+    _check_classes(storage.join(root, prefix), listing.class_names, least)
+    return listing
 
-    Hidden folders are ignored; those without images are too, with a warning.
 
-    Raises:
-        DataError: fewer than `least` class folders hold images.
-    """
-    directory = root / prefix
-    folders = sorted(
-        (entry.name for entry in os.scandir(directory) if entry.is_dir() and entry.name[0] != "."),
-        key=natural_order,
-    )
-    classes = [name for name in folders if any(_images(root, f"{prefix}{name}"))]
-    empty = [name for name in folders if name not in classes]
-    if empty:
-        logger.warning("%s: folders without images, ignored: %s", directory, ", ".join(empty))
-    if len(classes) < least:
-        raise DataError(
-            f"{directory}: need at least {least} class folders with images, found "
-            f"{', '.join(classes) or 'none'}; {_LAYOUT}. "
-            f"Image files end in {', '.join(IMAGE_EXTENSIONS)}."
-        )
+def _find_classes(root: str, prefix: str) -> list[str]:
+    """The class folders in `root`/`prefix` that hold images, without listing all of these."""
+    where = storage.join(root, prefix)
+    folders = folders_in(where)
+    classes = [name for name in folders if any(images_below(root, f"{prefix}{name}"))]
+    _check_classes(where, classes, least=2)
     return classes
 
 
-def _images(root: pathlib.Path, folder: str) -> Iterator[str]:
-    """The image files anywhere below `root`/`folder`, relative to `root`; hidden ones are not."""
-    for entry in os.scandir(root / folder):
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            yield from _images(root, f"{folder}/{entry.name}")
-        elif entry.name.lower().endswith(IMAGE_EXTENSIONS):
-            yield f"{folder}/{entry.name}"
-
-
-def natural_order(name: str) -> tuple[list[str | int], str]:
-    """A sort key: numbers by value and letters without case; ties by the exact name."""
-    parts: list[str | int] = list(re.split(r"(\d+)", name.casefold()))
-    parts[1::2] = map(int, parts[1::2])
-    return parts, name
+def _check_classes(where: str, classes: Sequence[str], least: int) -> None:
+    if len(classes) < least:
+        raise DataError(
+            f"{where}: need at least {least} class folders with images, found "
+            f"{', '.join(classes) or 'none'}; {_LAYOUT}. "
+            f"Image files end in {', '.join(IMAGE_EXTENSIONS)}."
+        )

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,23 +23,31 @@ EVALUATION_SPLITS = ("validation", "val", "test")  # In the order in which they 
 class Example(NamedTuple):
     """One labelled image.
 
-    `image` is an encoded file's bytes or uint8 [H, W, C]; `label` lies in [0, classes); `name` is
-    unique within the source, such as "train/cat/1.jpg" or "train/123".
+    `image` is an encoded file's bytes or uint8 [H, W, C]; `label` lies in [0, classes), or is
+    float32 [classes] of 0 and 1 where an image has several; `name` is unique within the source, such
+    as "train/cat/1.jpg" or "train/123".
     """
 
     image: bytes | np.ndarray
-    label: int
+    label: int | np.ndarray
     name: str
 
 
 class Source(Protocol):
-    """Random access to the examples of one split; picklable, for worker processes."""
+    """Random access to the examples of one split; picklable, for worker processes.
+
+    One that has its labels at hand gives them as `labels`: int32 [N], or `LabelSets`.
+    """
 
     class_names: tuple[str, ...]
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Example: ...
+
+    def name_of(self, index: int) -> str:
+        """The example's name, without reading it."""
+        ...
 
 
 Splits = dict[str, Callable[[], Source]]  # Split name -> opens it.
@@ -54,9 +62,46 @@ class Shape(NamedTuple):
 
 
 def uniform_hash(name: str) -> float:
-    """A number in [0, 1) that only depends on `name`: what is below a share of examples is held out."""
+    """A number in [0, 1) that only depends on `name`."""
     digest = hashlib.blake2b(os.fsencode(name), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
+
+
+def held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
+    """Which examples are held out for evaluation, by the `uniform_hash` [N] of their names.
+
+    Adding examples never moves one from split to split. Only if the hash selects none of a few is
+    the one with the lowest hash held out, so that there is something to evaluate.
+
+    Returns:
+        bool [N]; all False if `fraction` is 0.
+    """
+    threshold = max(fraction, hashes.min(initial=1.0)) if fraction else -1.0
+    return hashes <= threshold
+
+
+def with_synonyms(splits: Splits) -> Splits:
+    """`splits`, and the absent ones among validation, val and test as the first that is there."""
+    found = next((name for name in EVALUATION_SPLITS if name in splits), None)
+    absent = [name for name in EVALUATION_SPLITS if found and name not in splits]
+    return splits | {name: splits[found] for name in absent}
+
+
+def check_known_classes(
+    found: Sequence[str], known: Sequence[str], where: str, reference: str
+) -> None:
+    """Raises DataError if classes `found` in one place are not among those `known` from another."""
+    if unknown := sorted(set(found).difference(known)):
+        raise DataError(
+            f"{where} has classes that {reference} lacks: {abbreviate(unknown)}; "
+            f"the training split has {abbreviate(known)}."
+        )
+
+
+def abbreviate(names: Sequence[str], limit: int = 10) -> str:
+    """The first few names."""
+    shown = ", ".join(names[:limit])
+    return f"{shown}, …" if len(names) > limit else shown
 
 
 _BOUND = r"-?\d[\d_]*(?:\.\d+)?%?"
@@ -145,10 +190,85 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Select
     labels = getattr(source, "labels", None)
     if labels is None:
         labels = np.array([source[index].label for index in range(len(source))])
+    if isinstance(labels, LabelSets):
+        return Selection(source, *labels.restricted(chosen), names)
     indices = np.flatnonzero(np.isin(labels, chosen))
     places = np.argsort(chosen)
     relabelled = places[np.searchsorted(chosen[places], labels[indices])]
     return Selection(source, indices, relabelled, names)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelSets(Sequence):
+    """The classes of examples that have any number of them: those of example i are
+    `classes[ends[i - 1] : ends[i]]`; as an item float32 [num_classes] of 0 and 1."""
+
+    classes: np.ndarray  # int32 [labels]
+    ends: np.ndarray  # int64 [N]
+    num_classes: int
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        target = np.zeros(self.num_classes, np.float32)
+        start = self.ends[index - 1] if index else 0
+        target[self.classes[start : self.ends[index]]] = 1
+        return target
+
+    def take(self, indices: np.ndarray) -> LabelSets:
+        """Those of the examples at `indices`, in that order."""
+        counts = np.diff(self.ends, prepend=0)
+        ends = np.cumsum(counts[indices])
+        moved = (self.ends - counts)[indices] - (ends - counts[indices])
+        sources = np.arange(ends[-1] if len(ends) else 0) + np.repeat(moved, counts[indices])
+        return LabelSets(self.classes[sources], ends, self.num_classes)
+
+    def restricted(self, chosen: np.ndarray) -> tuple[np.ndarray, LabelSets]:
+        """The examples with at least one class of `chosen`, and their labels as places in it."""
+        places = np.full(self.num_classes, -1, np.int32)
+        places[chosen] = np.arange(len(chosen))
+        classes = places[self.classes]
+        ends = np.concatenate([[0], np.cumsum(classes >= 0)])[self.ends]
+        restricted = LabelSets(classes[classes >= 0], ends, len(chosen))
+        indices = np.flatnonzero(np.diff(ends, prepend=0))
+        return indices, restricted.take(indices)
+
+
+def as_label(label: np.ndarray) -> int | np.ndarray:
+    """An item of `labels` as an `Example` has it."""
+    return label if np.ndim(label) else int(label)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subset:
+    """Some examples of another source."""
+
+    source: Source
+    indices: np.ndarray
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The source's own."""
+        return self.source.class_names
+
+    @property
+    def labels(self) -> np.ndarray | LabelSets | None:
+        """Of these examples; None if the source does not have them at hand."""
+        labels = getattr(self.source, "labels", None)
+        return None if labels is None else labels.take(self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.source[int(self.indices[index])]
+
+    def name_of(self, index: int) -> str:
+        """The example's name."""
+        return self.source.name_of(int(self.indices[index]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +277,7 @@ class Selection:
 
     source: Source
     indices: np.ndarray
-    labels: np.ndarray
+    labels: np.ndarray | LabelSets
     class_names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -165,7 +285,11 @@ class Selection:
 
     def __getitem__(self, index: int) -> Example:
         example = self.source[int(self.indices[index])]
-        return example._replace(label=int(self.labels[index]))
+        return example._replace(label=as_label(self.labels[index]))
+
+    def name_of(self, index: int) -> str:
+        """The example's name."""
+        return self.source.name_of(int(self.indices[index]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +311,15 @@ class Slices:
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> Example:
+        source, position = self._place(index)
+        return source[position]
+
+    def name_of(self, index: int) -> str:
+        """The example's name."""
+        source, position = self._place(index)
+        return source.name_of(position)
+
+    def _place(self, index: int) -> tuple[Source, int]:
         part = bisect.bisect_right(self._ends, index)
         source, positions = self.parts[part]
-        return source[positions[index - self._ends[part] + len(positions)]]
+        return source, positions[index - self._ends[part] + len(positions)]

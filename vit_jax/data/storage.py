@@ -91,13 +91,28 @@ def is_folder(path: str) -> bool:
 
 
 def list_folder(path: str) -> Iterator[Entry]:
-    """What a folder holds, in any order."""
-    if not is_remote(path):
-        with os.scandir(path) as entries:
-            for entry in entries:
-                yield Entry(entry.name, entry.is_dir())
-        return
-    filesystem, folder = fsspec.core.url_to_fs(path)
+    """What a folder holds, in any order.
+
+    Raises:
+        DataError: it cannot be listed.
+    """
+    try:
+        yield from _list_remote(path) if is_remote(path) else _list_local(path)
+    except DataError:
+        raise
+    except Exception as error:  # Each store has its own.
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: this folder cannot be listed ({reason})") from error
+
+
+def _list_local(path: str) -> Iterator[Entry]:
+    with os.scandir(path) as entries:
+        for entry in entries:
+            yield Entry(entry.name, entry.is_dir())
+
+
+def _list_remote(path: str) -> Iterator[Entry]:
+    filesystem, folder = _filesystem(path), fsspec.core.url_to_fs(path)[1]
     for entry in filesystem.ls(folder, detail=True):
         name = entry["name"].rstrip("/")
         if name != folder.rstrip("/"):  # Some stores have an object for the folder itself.
