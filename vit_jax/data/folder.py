@@ -54,7 +54,7 @@ def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
         DataError: no such folder, or not one of the two layouts; the message describes them.
     """
     del shape
-    root = place if storage.is_remote(place) else os.path.expanduser(place)
+    root = os.path.expanduser(place)
     there = place and storage.probe(root, f"config.data.source=folder:{place}")
     if not there or not storage.is_folder(root):
         raise DataError(f"config.data.source=folder:{place}: no such folder; {_LAYOUT}.")

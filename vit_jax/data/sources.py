@@ -5,6 +5,7 @@
     digits                    scikit-learn's 8×8 digits, inside its package: nothing to download
     idx:DIR                   MNIST and Fashion-MNIST in their original files
     folder:DIR                one folder per class, optionally under DIR/train and DIR/val
+    manifest:FILE             a table of image files and labels, .csv or .jsonl
     tfds:NAME[:CONFIG]        a TensorFlow Datasets dataset, in ArrayRecord or TFRecord files
     fake                      deterministic patterns, to test and to measure
 
@@ -18,7 +19,7 @@ from collections.abc import Callable
 
 import ml_collections
 
-from vit_jax.data import arrays, folder, tfds
+from vit_jax.data import arrays, folder, manifest, tfds
 from vit_jax.data.splits import Example as Example
 from vit_jax.data.splits import Shape, Source, open_split, select_classes
 from vit_jax.errors import ConfigError
@@ -27,6 +28,7 @@ _KINDS = {
     "digits": arrays.digits,
     "idx": arrays.idx,
     "folder": folder.folder,
+    "manifest": manifest.manifest,
     "tfds": tfds.tfds,
     "fake": arrays.fake,
 }
@@ -64,7 +66,8 @@ def open_source(
         nearest = difflib.get_close_matches(kind, _KINDS, n=1) or ["folder"]
         raise ConfigError(
             f"config.data.source={data.source!r}: unknown kind {kind!r}; did you mean "
-            f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, tfds:NAME[:CONFIG], fake."
+            f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, manifest:FILE, "
+            "tfds:NAME[:CONFIG], fake."
         )
     splits = _KINDS[kind](place, data, Shape(tuple(image_size), channels, num_classes))
     if data.classes:
