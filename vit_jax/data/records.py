@@ -271,14 +271,19 @@ class Records(Generic[Value]):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def place(self, index: int) -> Place:
-        """Where a record lies."""
+    def locate(self, index: int) -> tuple[int, int]:
+        """The number of a record's shard, and its own in that."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = bisect.bisect_right(self._ends, index)
-        arrays, row = self._arrays[shard], index - self._ends[shard]  # From the shard's end.
-        start = int(arrays["start"][row])
-        return Place(shard, self._paths[shard], start, start + int(arrays["length"][row]))
+        return shard, index - self._ends[shard] + len(self._arrays[shard]["start"])
+
+    def place(self, index: int) -> Place:
+        """Where a record lies."""
+        shard, row = self.locate(index)
+        start = int(self._arrays[shard]["start"][row])
+        length = int(self._arrays[shard]["length"][row])
+        return Place(shard, self._paths[shard], start, start + length)
 
     def fetch(self, indices: Sequence[int]) -> list[Value | DataError]:
         """Reads several records, with neighbours in one request; what fails stands for itself."""

@@ -7,6 +7,7 @@
     folder:DIR                one folder per class, optionally under DIR/train and DIR/val
     manifest:FILE             a table of image files and labels, .csv or .jsonl
     tfds:NAME[:CONFIG]        a TensorFlow Datasets dataset, in ArrayRecord or TFRecord files
+    tar:PATTERN               images in tar files, labelled as in WebDataset or by their folders
     fake                      deterministic patterns, to test and to measure
 
 A new kind is one function `(place, data, shape) -> Splits` and one line in `_KINDS`.
@@ -19,7 +20,7 @@ from collections.abc import Callable
 
 import ml_collections
 
-from vit_jax.data import arrays, folder, manifest, tfds
+from vit_jax.data import arrays, folder, manifest, tar, tfds
 from vit_jax.data.splits import Example as Example
 from vit_jax.data.splits import Shape, Source, open_split, select_classes
 from vit_jax.errors import ConfigError
@@ -30,6 +31,7 @@ _KINDS = {
     "folder": folder.folder,
     "manifest": manifest.manifest,
     "tfds": tfds.tfds,
+    "tar": tar.tar,
     "fake": arrays.fake,
 }
 
@@ -60,14 +62,14 @@ def open_source(
     if not data.source:
         raise ConfigError(
             "config.data.source is empty: this preset's dataset has no public copy; name yours "
-            "with --config.data.source=folder:DIR (or tfds:NAME)."
+            "with --config.data.source=folder:DIR (or tfds:NAME, tar:PATTERN)."
         )
     if kind not in _KINDS:
         nearest = difflib.get_close_matches(kind, _KINDS, n=1) or ["folder"]
         raise ConfigError(
             f"config.data.source={data.source!r}: unknown kind {kind!r}; did you mean "
             f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, manifest:FILE, "
-            "tfds:NAME[:CONFIG], fake."
+            "tfds:NAME[:CONFIG], tar:PATTERN, fake."
         )
     splits = _KINDS[kind](place, data, Shape(tuple(image_size), channels, num_classes))
     if data.classes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob as globbing
 import os
 import threading
 import uuid
@@ -117,6 +118,14 @@ def _list_remote(path: str) -> Iterator[Entry]:
         name = entry["name"].rstrip("/")
         if name != folder.rstrip("/"):  # Some stores have an object for the folder itself.
             yield Entry(name.rpartition("/")[2], entry["type"] == "directory")
+
+
+def glob(pattern: str) -> list[str]:
+    """The paths that a pattern with *, ? and [] matches; "**" spans folders."""
+    if not is_remote(pattern):
+        return globbing.glob(pattern, recursive=True)
+    filesystem = _filesystem(pattern)
+    return [filesystem.unstrip_protocol(path) for path in filesystem.glob(pattern)]
 
 
 def version_of(path: str) -> Version:
