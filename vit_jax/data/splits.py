@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from vit_jax.data.records import attempt
 from vit_jax.errors import ConfigError, DataError
 
 EVALUATION_SPLITS = ("validation", "val", "test")  # In the order in which they are preferred.
@@ -36,7 +37,8 @@ class Example(NamedTuple):
 class Source(Protocol):
     """Random access to the examples of one split; picklable, for worker processes.
 
-    One that has its labels at hand gives them as `labels`: int32 [N], or `LabelSets`.
+    One that has its labels at hand gives them as `labels`: int32 [N], or `LabelSets`. One that reads
+    several examples at less cost than one by one has a method `fetch`, as the function of this name.
     """
 
     class_names: tuple[str, ...]
@@ -59,6 +61,13 @@ class Shape(NamedTuple):
     image_size: tuple[int, int]
     channels: int
     num_classes: int
+
+
+def fetch(source: Source, indices: Sequence[int]) -> list[Example | DataError]:
+    """Reads several examples; what cannot be read stands for itself."""
+    if hasattr(source, "fetch"):
+        return source.fetch(indices)
+    return [attempt(source.__getitem__, index) for index in indices]
 
 
 def uniform_hash(name: str) -> float:
@@ -266,6 +275,10 @@ class Subset:
     def __getitem__(self, index: int) -> Example:
         return self.source[int(self.indices[index])]
 
+    def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
+        """Several examples."""
+        return fetch(self.source, self.indices[indices].tolist())
+
     def name_of(self, index: int) -> str:
         """The example's name."""
         return self.source.name_of(int(self.indices[index]))
@@ -284,7 +297,17 @@ class Selection:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> Example:
-        example = self.source[int(self.indices[index])]
+        return self._relabelled(self.source[int(self.indices[index])], index)
+
+    def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
+        """Several examples."""
+        examples = fetch(self.source, self.indices[indices].tolist())
+        return [
+            attempt(self._relabelled, example, index)
+            for example, index in zip(examples, indices, strict=True)
+        ]
+
+    def _relabelled(self, example: Example, index: int) -> Example:
         return example._replace(label=as_label(self.labels[index]))
 
     def name_of(self, index: int) -> str:
@@ -313,6 +336,16 @@ class Slices:
     def __getitem__(self, index: int) -> Example:
         source, position = self._place(index)
         return source[position]
+
+    def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
+        """Several examples."""
+        places = [self._place(index) for index in indices]
+        found: dict[int, Example | DataError] = {}
+        for wanted in {id(source): source for source, _ in places}.values():
+            numbers = [number for number, (source, _) in enumerate(places) if source is wanted]
+            examples = fetch(wanted, [places[number][1] for number in numbers])
+            found |= zip(numbers, examples, strict=True)
+        return [found[number] for number in range(len(places))]
 
     def name_of(self, index: int) -> str:
         """The example's name."""
