@@ -48,6 +48,8 @@ RANGES = {  # lowest, highest; both included, and finite
     "data.num_train_examples": (0, ANY),
     "data.num_eval_examples": (0, ANY),
     "data.num_classes": (0, ANY),
+    "data.max_train_examples": (0, ANY),
+    "data.max_eval_examples": (0, ANY),
     "log_every_steps": (1, ANY),
     "keep_checkpoints": (1, ANY),
     "data.held_out_fraction": (0, 0.9),
@@ -180,13 +182,16 @@ def default_config() -> ConfigDict:
 def _data_config() -> ConfigDict:
     """`config.data`: where images come from, and what is done to each."""
     data = ConfigDict()
-    data.source = ""  # digits | idx:DIR | folder:DIR | tfds:NAME[:CONFIG] | fake
+    data.source = ""  # digits | idx:DIR | folder:DIR | manifest:FILE | tfds:NAME[:CONFIG] | fake
     data.index_dir = ""  # Where lists of files and records are kept; "": the workdir's `index`.
     data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
     data.label = ""  # Of a TFDS dataset: an integer feature, or one of `vit_jax.data.labels`.
     data.train_split = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     data.eval_split = ""  # "": the source's own evaluation split.
     data.classes = ()  # Only these, by name and in this order; (): all of them.
+    data.exclude = ""  # A list of training examples to leave out: see data/exclusions.py.
+    data.max_train_examples = 0  # A fair sample of so many, after `exclude`; 0: all.
+    data.max_eval_examples = 0  # The same of the evaluation split.
     data.num_train_examples = 0  # 0: ask the data. Presets state it, to plan without data.
     data.num_eval_examples = 0  # Only `fake` data needs it.
     data.num_classes = 0  # To plan with until `source` is named; of `fake` data.

@@ -1,11 +1,10 @@
 import dataclasses
 import pickle
 
-import numpy as np
 import pytest
 
 from vit_jax.data.sources import open_source
-from vit_jax.data.splits import Example, Subset, fetch, open_split, select_classes
+from vit_jax.data.splits import Example, open_split, select_classes
 from vit_jax.errors import ConfigError, DataError
 
 
@@ -150,53 +149,3 @@ def test_slices_count_selected_classes_only(data):
 def test_unknown_classes_are_refused(classes, message):
     with pytest.raises(DataError, match=message):
         select_classes(Numbers("train", 5), classes, "here")
-
-
-class Damaged(Numbers):
-    """Cannot read every third example."""
-
-    def __getitem__(self, index):
-        if index % 3 == 0:
-            raise DataError(f"no {index}")
-        return super().__getitem__(index)
-
-
-class Fetching(Damaged):
-    """Reads several at once."""
-
-    def fetch(self, indices):
-        self.fetched.append(list(indices))
-        return fetch(Damaged(self.split, self.size), indices)
-
-
-@pytest.mark.parametrize("kind", [Damaged, Fetching])
-def test_several_are_read_at_once_through_any_view(kind):
-    kind.fetched = fetched = []
-    train, test = kind("train", 20), kind("test", 10)
-    slices = open_split({"train": lambda: train, "test": lambda: test}, "train[2:6]+test[:2]", "x")
-
-    def summary(examples):
-        return [
-            str(one) if isinstance(one, DataError) else (one.name, one.label) for one in examples
-        ]
-
-    assert summary(fetch(slices, [5, 0, 1, 3])) == [
-        ("test/1", 1),
-        ("train/2", 0),
-        "no 3",
-        ("train/5", 1),
-    ]
-    subset = Subset(slices, np.array([3, 0, 1]))
-    assert summary(fetch(subset, [2, 0])) == ["no 3", ("train/5", 1)]
-    if kind is Fetching:
-        assert fetched == [[1], [2, 3, 5], [3, 5]]
-
-
-def test_selected_classes_are_read_at_once():
-    selection = select_classes(Numbers("train", 9), ("odd",), "x")
-    examples = fetch(selection, [2, 0])
-    assert examples == [selection[2], selection[0]]
-    assert [(example.name, example.label) for example in examples] == [
-        ("train/5", 0),
-        ("train/1", 0),
-    ]

@@ -44,11 +44,17 @@ def open_dataset(config: ConfigDict, *, required: bool = True) -> Dataset:
     )
     planned_classes = num_classes or (0 if data.source else data.num_classes)
     if not required and data.num_train_examples and planned_classes:
-        return Dataset(None, None, *transforms_of, data.num_train_examples, planned_classes, ())
+        count = min(data.num_train_examples, data.max_train_examples or data.num_train_examples)
+        return Dataset(None, None, *transforms_of, count, planned_classes, ())
 
-    def open_split(split: str) -> Source:
+    def open_split(split: str, training: bool) -> Source:
         source = open_source(
-            data, split, image_size=size, channels=channels, num_classes=num_classes
+            data,
+            split,
+            image_size=size,
+            channels=channels,
+            num_classes=num_classes,
+            training=training,
         )
         if num_classes and len(source.class_names) > num_classes:
             raise DataError(
@@ -57,7 +63,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True) -> Dataset:
             )
         return source
 
-    train, evaluation = open_split(data.train_split), open_split(data.eval_split)
+    train, evaluation = open_split(data.train_split, True), open_split(data.eval_split, False)
     names = train.class_names
     num_classes = num_classes or len(names)
     return Dataset(train, evaluation, *transforms_of, len(train), num_classes, names)

@@ -11,6 +11,7 @@ import ml_collections
 import numpy as np
 
 from vit_jax.data import storage
+from vit_jax.data.examples import Source
 from vit_jax.data.listing import (
     IMAGE_EXTENSIONS,
     Listing,
@@ -22,13 +23,12 @@ from vit_jax.data.names import ImageFiles
 from vit_jax.data.splits import (
     EVALUATION_SPLITS,
     Shape,
-    Source,
     Splits,
-    Subset,
     check_known_classes,
     held_out,
     with_synonyms,
 )
+from vit_jax.data.views import Subset
 from vit_jax.errors import DataError
 
 logger = logging.getLogger(__name__)

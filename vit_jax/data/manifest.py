@@ -26,20 +26,19 @@ import ml_collections
 import numpy as np
 
 from vit_jax.data import storage
+from vit_jax.data.examples import LabelSets, Source
 from vit_jax.data.listing import natural_order
 from vit_jax.data.names import ImageFiles, Names
 from vit_jax.data.splits import (
     EVALUATION_SPLITS,
-    LabelSets,
     Shape,
-    Source,
     Splits,
-    Subset,
     abbreviate,
     held_out,
     uniform_hash,
     with_synonyms,
 )
+from vit_jax.data.views import Subset
 from vit_jax.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from vit_jax.data import storage
-from vit_jax.data.splits import Example, LabelSets, as_label
+from vit_jax.data.examples import Example, LabelSets, as_label
 from vit_jax.errors import DataError
 
 _CHUNK = 1 << 16  # Names that are moved at once, which bounds what is held twice.
@@ -108,6 +108,11 @@ class ImageFiles:
     names: Names
     labels: np.ndarray | LabelSets  # int32 [N], or sets
     class_names: tuple[str, ...]
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a label is an array."""
+        return isinstance(self.labels, LabelSets)
 
     def __len__(self) -> int:
         return len(self.names)

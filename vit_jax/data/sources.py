@@ -21,8 +21,9 @@ from collections.abc import Callable
 import ml_collections
 
 from vit_jax.data import arrays, folder, manifest, tar, tfds
+from vit_jax.data.exclusions import leave_out
 from vit_jax.data.splits import Example as Example
-from vit_jax.data.splits import Shape, Source, open_split, select_classes
+from vit_jax.data.splits import Shape, Source, cap, open_split, select_classes
 from vit_jax.errors import ConfigError
 
 _KINDS = {
@@ -43,8 +44,9 @@ def open_source(
     image_size: tuple[int, int],
     channels: int,
     num_classes: int,
+    training: bool = False,
 ) -> Source:
-    """Opens one split of `data.source`.
+    """Opens one split of `data.source`, without the examples that the config leaves out.
 
     Args:
         data: `config.data`.
@@ -53,6 +55,8 @@ def open_source(
         image_size: (height, width) of `fake` images; other sources ignore it.
         channels: of `fake` images; other sources ignore it.
         num_classes: of `fake` images, and of data that does not say how many it has; 0: unknown.
+        training: whether it is for training, which `data.exclude` and `data.max_train_examples` are
+            for; else `data.max_eval_examples` counts.
 
     Raises:
         ConfigError: `data.source` or `split` is malformed.
@@ -74,7 +78,10 @@ def open_source(
     splits = _KINDS[kind](place, data, Shape(tuple(image_size), channels, num_classes))
     if data.classes:
         splits = {name: _selecting(open_, data) for name, open_ in splits.items()}
-    return open_split(splits, split, data.source)
+    source = open_split(splits, split, data.source)
+    if training and data.exclude:
+        source = leave_out(source, data.exclude)
+    return cap(source, data.max_train_examples if training else data.max_eval_examples)
 
 
 def _selecting(

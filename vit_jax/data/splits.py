@@ -1,55 +1,22 @@
-"""Examples, the sources that hold them, and parts of a source's splits by TFDS's grammar."""
+"""The splits of a source, held-out fractions, and parts of splits by TFDS's grammar."""
 
 from __future__ import annotations
 
-import bisect
-import dataclasses
 import difflib
-import functools
 import hashlib
-import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.data.records import attempt
+from vit_jax.data.examples import Example as Example
+from vit_jax.data.examples import LabelSets, Source
+from vit_jax.data.views import Relabelled, Slices, Subset
 from vit_jax.errors import ConfigError, DataError
 
 EVALUATION_SPLITS = ("validation", "val", "test")  # In the order in which they are preferred.
-
-
-class Example(NamedTuple):
-    """One labelled image.
-
-    `image` is an encoded file's bytes or uint8 [H, W, C]; `label` lies in [0, classes), or is
-    float32 [classes] of 0 and 1 where an image has several; `name` is unique within the source, such
-    as "train/cat/1.jpg" or "train/123".
-    """
-
-    image: bytes | np.ndarray
-    label: int | np.ndarray
-    name: str
-
-
-class Source(Protocol):
-    """Random access to the examples of one split; picklable, for worker processes.
-
-    One that has its labels at hand gives them as `labels`: int32 [N], or `LabelSets`. One that reads
-    several examples at less cost than one by one has a method `fetch`, as the function of this name.
-    """
-
-    class_names: tuple[str, ...]
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Example: ...
-
-    def name_of(self, index: int) -> str:
-        """The example's name, without reading it."""
-        ...
 
 
 Splits = dict[str, Callable[[], Source]]  # Split name -> opens it.
@@ -61,13 +28,6 @@ class Shape(NamedTuple):
     image_size: tuple[int, int]
     channels: int
     num_classes: int
-
-
-def fetch(source: Source, indices: Sequence[int]) -> list[Example | DataError]:
-    """Reads several examples; what cannot be read stands for itself."""
-    if hasattr(source, "fetch"):
-        return source.fetch(indices)
-    return [attempt(source.__getitem__, index) for index in indices]
 
 
 def uniform_hash(name: str) -> float:
@@ -181,7 +141,7 @@ def _boundary(text: str | None, default: int, length: int, split: str) -> int:
     return index + length if index < 0 else index
 
 
-def select_classes(source: Source, names: tuple[str, ...], where: str) -> Selection:
+def select_classes(source: Source, names: tuple[str, ...], where: str) -> Relabelled:
     """The examples of `source` with these classes, which are labelled by their place in `names`.
 
     Raises DataError if a class is unknown or named twice.
@@ -200,159 +160,21 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Select
     if labels is None:
         labels = np.array([source[index].label for index in range(len(source))])
     if isinstance(labels, LabelSets):
-        return Selection(source, *labels.restricted(chosen), names)
+        indices, sets = labels.restricted(chosen)
+        return Relabelled(Subset(source, indices), sets, names)
     indices = np.flatnonzero(np.isin(labels, chosen))
     places = np.argsort(chosen)
     relabelled = places[np.searchsorted(chosen[places], labels[indices])]
-    return Selection(source, indices, relabelled, names)
+    return Relabelled(Subset(source, indices), relabelled, names)
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelSets(Sequence):
-    """The classes of examples that have any number of them: those of example i are
-    `classes[ends[i - 1] : ends[i]]`; as an item float32 [num_classes] of 0 and 1."""
+def cap(source: Source, limit: int) -> Source:
+    """At most `limit` examples of `source`, in its order; 0: all.
 
-    classes: np.ndarray  # int32 [labels]
-    ends: np.ndarray  # int64 [N]
-    num_classes: int
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        target = np.zeros(self.num_classes, np.float32)
-        start = self.ends[index - 1] if index else 0
-        target[self.classes[start : self.ends[index]]] = 1
-        return target
-
-    def take(self, indices: np.ndarray) -> LabelSets:
-        """Those of the examples at `indices`, in that order."""
-        counts = np.diff(self.ends, prepend=0)
-        ends = np.cumsum(counts[indices])
-        moved = (self.ends - counts)[indices] - (ends - counts[indices])
-        sources = np.arange(ends[-1] if len(ends) else 0) + np.repeat(moved, counts[indices])
-        return LabelSets(self.classes[sources], ends, self.num_classes)
-
-    def restricted(self, chosen: np.ndarray) -> tuple[np.ndarray, LabelSets]:
-        """The examples with at least one class of `chosen`, and their labels as places in it."""
-        places = np.full(self.num_classes, -1, np.int32)
-        places[chosen] = np.arange(len(chosen))
-        classes = places[self.classes]
-        ends = np.concatenate([[0], np.cumsum(classes >= 0)])[self.ends]
-        restricted = LabelSets(classes[classes >= 0], ends, len(chosen))
-        indices = np.flatnonzero(np.diff(ends, prepend=0))
-        return indices, restricted.take(indices)
-
-
-def as_label(label: np.ndarray) -> int | np.ndarray:
-    """An item of `labels` as an `Example` has it."""
-    return label if np.ndim(label) else int(label)
-
-
-@dataclasses.dataclass(frozen=True)
-class Subset:
-    """Some examples of another source."""
-
-    source: Source
-    indices: np.ndarray
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The source's own."""
-        return self.source.class_names
-
-    @property
-    def labels(self) -> np.ndarray | LabelSets | None:
-        """Of these examples; None if the source does not have them at hand."""
-        labels = getattr(self.source, "labels", None)
-        return None if labels is None else labels.take(self.indices)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Example:
-        return self.source[int(self.indices[index])]
-
-    def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
-        """Several examples."""
-        return fetch(self.source, self.indices[indices].tolist())
-
-    def name_of(self, index: int) -> str:
-        """The example's name."""
-        return self.source.name_of(int(self.indices[index]))
-
-
-@dataclasses.dataclass(frozen=True)
-class Selection:
-    """Some examples of another source, with labels of their own."""
-
-    source: Source
-    indices: np.ndarray
-    labels: np.ndarray | LabelSets
-    class_names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Example:
-        return self._relabelled(self.source[int(self.indices[index])], index)
-
-    def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
-        """Several examples."""
-        examples = fetch(self.source, self.indices[indices].tolist())
-        return [
-            attempt(self._relabelled, example, index)
-            for example, index in zip(examples, indices, strict=True)
-        ]
-
-    def _relabelled(self, example: Example, index: int) -> Example:
-        return example._replace(label=as_label(self.labels[index]))
-
-    def name_of(self, index: int) -> str:
-        """The example's name."""
-        return self.source.name_of(int(self.indices[index]))
-
-
-@dataclasses.dataclass(frozen=True)
-class Slices:
-    """The examples at some ranges of other sources, one range after another."""
-
-    parts: tuple[tuple[Source, range], ...]
-
-    @functools.cached_property
-    def _ends(self) -> list[int]:
-        return list(itertools.accumulate(len(positions) for _, positions in self.parts))
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Of the first part; a source's splits share them."""
-        return self.parts[0][0].class_names
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def __getitem__(self, index: int) -> Example:
-        source, position = self._place(index)
-        return source[position]
-
-    def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
-        """Several examples."""
-        places = [self._place(index) for index in indices]
-        found: dict[int, Example | DataError] = {}
-        for wanted in {id(source): source for source, _ in places}.values():
-            numbers = [number for number, (source, _) in enumerate(places) if source is wanted]
-            examples = fetch(wanted, [places[number][1] for number in numbers])
-            found |= zip(numbers, examples, strict=True)
-        return [found[number] for number in range(len(places))]
-
-    def name_of(self, index: int) -> str:
-        """The example's name."""
-        source, position = self._place(index)
-        return source.name_of(position)
-
-    def _place(self, index: int) -> tuple[Source, int]:
-        part = bisect.bisect_right(self._ends, index)
-        source, positions = self.parts[part]
-        return source, positions[index - self._ends[part] + len(positions)]
+    Those with the lowest `uniform_hash` of their names, so that they are a fair sample of any order,
+    a higher limit adds to them, and few change when the data grows.
+    """
+    if not 0 < limit < len(source):
+        return source
+    hashes = [uniform_hash(source.name_of(index)) for index in range(len(source))]
+    return Subset(source, np.sort(np.argsort(hashes, kind="stable")[:limit]))

@@ -15,24 +15,21 @@ import ml_collections
 import numpy as np
 
 from vit_jax.data import storage
+from vit_jax.data.examples import Example, LabelSets, Source, as_label
 from vit_jax.data.listing import natural_order
 from vit_jax.data.records import Index, Records, attempt, only, open_index
 from vit_jax.data.shards import find_shards
 from vit_jax.data.splits import (
     EVALUATION_SPLITS,
-    Example,
-    LabelSets,
     Shape,
-    Source,
     Splits,
-    Subset,
-    as_label,
     check_known_classes,
     held_out,
     with_synonyms,
 )
 from vit_jax.data.tar_members import read_member
 from vit_jax.data.tar_samples import scan
+from vit_jax.data.views import Subset
 from vit_jax.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -56,6 +53,11 @@ class Tar:
         self._records = Records(index.paths, index.all_arrays("start", "length"), _parse)
         self.labels = _labels(index, class_names)
         self._names = (-1, np.empty(0, np.bytes_))  # Of the shard that was last asked for.
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a label is an array."""
+        return isinstance(self.labels, LabelSets)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -95,4 +95,8 @@ def _step_sgd(config: ConfigDict, schedule: Schedule) -> None:
 
 
 def _count(data: ConfigDict) -> int:
-    return len(open_source(data, data.train_split, image_size=(1, 1), channels=3, num_classes=0))
+    return len(
+        open_source(
+            data, data.train_split, image_size=(1, 1), channels=3, num_classes=0, training=True
+        )
+    )

@@ -1,0 +1,101 @@
+"""Examples, and the sources that hold them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from vit_jax.errors import DataError
+
+
+class Example(NamedTuple):
+    """One labelled image.
+
+    `image` is an encoded file's bytes or uint8 [H, W, C]; `label` lies in [0, classes), or is
+    float32 [classes] of 0 and 1 where an image has several; `name` is unique within the source, such
+    as "train/cat/1.jpg" or "train/123".
+    """
+
+    image: bytes | np.ndarray
+    label: int | np.ndarray
+    name: str
+
+
+class Source(Protocol):
+    """Random access to the examples of one split; picklable, for worker processes.
+
+    Three things are optional: `labels`, int32 [N] or `LabelSets`, where they are at hand;
+    `multi_label`, True where an example's label is an array; `fetch`, as the function of that name.
+    """
+
+    class_names: tuple[str, ...]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...
+
+    def name_of(self, index: int) -> str:
+        """The example's name, without reading it."""
+        ...
+
+
+def fetch(source: Source, indices: Sequence[int]) -> Iterator[Example | Exception]:
+    """The examples at `indices`, neighbours in one request where the source can.
+
+    What cannot be read stands for itself: a DataError or OSError.
+    """
+    if hasattr(source, "fetch"):
+        yield from source.fetch(indices)
+        return
+    for index in indices:
+        try:
+            yield source[index]
+        except (DataError, OSError) as error:
+            yield error
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelSets(Sequence):
+    """The classes of examples that have any number of them: those of example i are
+    `classes[ends[i - 1] : ends[i]]`; as an item float32 [num_classes] of 0 and 1."""
+
+    classes: np.ndarray  # int32 [labels]
+    ends: np.ndarray  # int64 [N]
+    num_classes: int
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        target = np.zeros(self.num_classes, np.float32)
+        start = self.ends[index - 1] if index else 0
+        target[self.classes[start : self.ends[index]]] = 1
+        return target
+
+    def take(self, indices: np.ndarray) -> LabelSets:
+        """Those of the examples at `indices`, in that order."""
+        counts = np.diff(self.ends, prepend=0)
+        ends = np.cumsum(counts[indices])
+        moved = (self.ends - counts)[indices] - (ends - counts[indices])
+        sources = np.arange(ends[-1] if len(ends) else 0) + np.repeat(moved, counts[indices])
+        return LabelSets(self.classes[sources], ends, self.num_classes)
+
+    def restricted(self, chosen: np.ndarray) -> tuple[np.ndarray, LabelSets]:
+        """The examples with at least one class of `chosen`, and their labels as places in it."""
+        places = np.full(self.num_classes, -1, np.int32)
+        places[chosen] = np.arange(len(chosen))
+        classes = places[self.classes]
+        ends = np.concatenate([[0], np.cumsum(classes >= 0)])[self.ends]
+        restricted = LabelSets(classes[classes >= 0], ends, len(chosen))
+        indices = np.flatnonzero(np.diff(ends, prepend=0))
+        return indices, restricted.take(indices)
+
+
+def as_label(label: np.ndarray) -> int | np.ndarray:
+    """An item of `labels` as an `Example` has it."""
+    return label if np.ndim(label) else int(label)
