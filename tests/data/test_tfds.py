@@ -6,10 +6,12 @@ import os
 import pickle
 import struct
 import sys
+import uuid
 
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
+from fsspec.implementations.memory import MemoryFileSystem
 from PIL import Image
 from tensorboardX.record_writer import masked_crc32c
 
@@ -198,6 +200,54 @@ def test_both_formats_hold_the_same(tmp_path, data, num_shards):
         data.data_dir = str(tmp_path / file_format)
         copies.append([list(open_split(data, split).fetch(range(SIZES[split]))) for split in SIZES])
     assert copies[0] == copies[1]
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """Puts a folder into memory; the URL, which begins with s3:// because TFDS knows that."""
+
+    class Store(MemoryFileSystem):
+        protocol = "s3"
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return MemoryFileSystem._strip_protocol(path.replace("s3://", "memory://"))
+
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "s3", Store)
+
+    def put(folder):
+        url = f"s3://{uuid.uuid4().hex}"
+        Store().put(str(folder), url, recursive=True)
+        return url
+
+    return put
+
+
+def test_tfrecord_by_url(tmp_path, data, store):
+    write_dataset(tmp_path, "tfrecord", num_shards=2)
+    data.source, data.data_dir = "tfds:tiny", store(tmp_path)
+    remote = open_split(data)
+    data.data_dir = str(tmp_path)
+    assert remote.fetch([4, 0, 3]) == open_split(data).fetch([4, 0, 3])
+
+
+def test_array_record_by_url_says_what_can_be_done(tmp_path, data, store):
+    write_dataset(tmp_path, "array_record")
+    data.source, data.data_dir = "tfds:tiny", store(tmp_path)
+    with pytest.raises(DataError, match=r"mounted folders.*--out_file_format=tfrecord"):
+        open_split(data)
+
+
+def test_a_damaged_array_record(tmp_path, data):
+    folder = write_dataset(tmp_path, "array_record")
+    path = folder / "tiny-train.array_record-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    content[150:260] = b"\xff" * 110
+    path.write_bytes(content)
+    data.source, data.data_dir = "tfds:tiny", str(tmp_path)
+    first, second = open_split(data).fetch([0, 1])
+    assert "train/0 cannot be read" in str(first)
+    assert second.name == "train/1"
 
 
 def test_array_record_is_preferred(tmp_path, data):

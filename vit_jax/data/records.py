@@ -169,9 +169,7 @@ def _version(path: str) -> storage.Version:
     try:
         return storage.version_of(path)
     except OSError as error:
-        raise DataError(
-            f"{path}: this shard cannot be read ({error.strerror or error})."
-        ) from error
+        raise DataError(f"{path}: this shard cannot be read ({_reason(error)}).") from error
 
 
 def _load(
@@ -200,7 +198,7 @@ def _make(path: str, version: storage.Version, scan: Scan, directory: str) -> tu
     try:
         arrays = scan(Forward(path, version.size))
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror or error}).") from error
+        raise DataError(f"{path} cannot be read ({_reason(error)}).") from error
     if not directory:
         return arrays, False
     content = io.BytesIO()
@@ -210,6 +208,11 @@ def _make(path: str, version: storage.Version, scan: Scan, directory: str) -> tu
     except OSError:
         return arrays, False
     return arrays, True
+
+
+def _reason(error: OSError) -> str:
+    missing = "No such file" if isinstance(error, FileNotFoundError) else ""
+    return error.strerror or missing or str(error)
 
 
 def _stamp(version: storage.Version, scan: Scan) -> str:
@@ -344,4 +347,4 @@ def _read(place: Place) -> bytes:
     try:
         return storage.read(place.path, place.start, place.stop)
     except OSError as error:
-        raise DataError(f"{place.path} cannot be read ({error.strerror or error})") from error
+        raise DataError(f"{place.path} cannot be read ({_reason(error)})") from error

@@ -15,7 +15,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from vit_jax.data import tfrecord
+from vit_jax.data import storage, tfrecord
 from vit_jax.data.decoding import decode
 from vit_jax.data.labels import LABELS, Label
 from vit_jax.data.records import Index, Records, attempt, only, open_index
@@ -97,6 +97,7 @@ class _ArrayRecords:
     def __init__(self, builder: Any, split: str):
         import tensorflow_datasets
 
+        self._split = split
         self._source = builder.as_data_source(
             split, deserialize_method=tensorflow_datasets.decode.DeserializeMethod.RAW_BYTES
         )
@@ -113,7 +114,7 @@ class _ArrayRecords:
         except IndexError:
             raise
         except Exception as error:  # The library in C++ has its own.
-            raise DataError(f"record {index} cannot be read ({error})") from error
+            raise DataError(f"{self._split}/{index} cannot be read ({error})") from error
 
 
 def _tf_records(info: Any, index: Index) -> Records:
@@ -148,6 +149,8 @@ def tfds(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     if config:
         # "1.0.0" is a version, spelled as in TFDS; anything else a config.
         name += f":{config}" if re.fullmatch(r"[\d*]+\.[\d*]+\.[\d*]+", config) else f"/{config}"
+    if data.data_dir:
+        storage.probe(data.data_dir, "config.data.data_dir")
     builder = _find_builder(name, data.data_dir)
     info = builder.info
     key = data.label or "label"
@@ -169,14 +172,18 @@ def tfds(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
 
 def _format(builder: Any) -> str:
     """The format to read, of those that the dataset is stored in."""
+    directory = str(builder.data_dir)
     stored = sorted(format.value for format in builder.info.available_file_formats())
-    for name in (_ARRAY_RECORD, _TFRECORD):
+    # The library for ArrayRecord reads no URLs.
+    readable = (_TFRECORD,) if storage.is_remote(directory) else (_ARRAY_RECORD, _TFRECORD)
+    for name in readable:
         if name in stored:
             return name
     raise DataError(
-        f"The TFDS dataset in {builder.data_dir} is stored as {', '.join(stored)}; vit_jax reads "
-        f"{_ARRAY_RECORD} and {_TFRECORD}. Convert it once, on a machine with TensorFlow: tfds "
-        f"convert_format --dataset_version_dir={builder.data_dir} --out_file_format={_ARRAY_RECORD}"
+        f"The TFDS dataset in {directory} is stored as {', '.join(stored)}; vit_jax reads "
+        f"{_ARRAY_RECORD} from local or mounted folders, and {_TFRECORD} by URL, too. Convert it "
+        f"once, on a machine with TensorFlow: tfds convert_format --dataset_version_dir={directory} "
+        f"--out_file_format={readable[0]}"
     )
 
 
