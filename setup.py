@@ -28,6 +28,7 @@ REQUIRED = [
     "safetensors>=0.5",
     "scikit-learn>=1.5",
     "scipy>=1.14",
+    "simplejpeg>=1.8,<2",
     "tensorboardX>=2.6.3",
     "tensorflow-datasets>=4.9.8",  # Its readers only: TensorFlow itself is never imported.
     "tqdm>=4.66",

@@ -199,7 +199,10 @@ def test_every_kind_of_picture_is_read_as_its_upright_rgb_picture(channels, mode
     found = list(predict(model, paths, top_k=len(NAMES)))
     for actual, upright in zip(found[::2], found[1::2], strict=True):
         assert not actual.error, actual
-        assert probabilities(actual) == pytest.approx(probabilities(upright), abs=1e-6), actual.path
+        # A JPEG is resized while it is decoded, by a filter that comes close to Pillow's.
+        tolerance = 1e-3 if actual.path.endswith("jpeg.dat") else 1e-6
+        expected = pytest.approx(probabilities(upright), abs=tolerance)
+        assert probabilities(actual) == expected, actual.path
     colourful = {round(prediction.classes[0].probability, 6) for prediction in found}
     assert len(colourful) > 4, "the pictures differ, so the comparison says something"
 
@@ -210,7 +213,7 @@ def test_a_picture_turned_in_a_jpeg(model, tmp_path):
     pixels = as_pillow_reads_it(turned)  # As they lie in the file.
     Image.fromarray(np.rot90(pixels, -1)).save(tmp_path / "upright.png")
     found, expected = predict(model, [tmp_path / "turned.jpg", tmp_path / "upright.png"])
-    assert probabilities(found) == pytest.approx(probabilities(expected), abs=1e-6)
+    assert probabilities(found) == pytest.approx(probabilities(expected), abs=0.01)
 
 
 # ------------------------------------------------------------------------------- the command

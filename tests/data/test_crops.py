@@ -6,8 +6,9 @@ from PIL import Image
 
 from tests.data.images import random_image
 from vit_jax.data import crops
-from vit_jax.data.crops import CROPS, inception_box, random_resized_box, resizer
+from vit_jax.data.crops import CROPS, inception_box, random_resized_box
 from vit_jax.data.operations import parse
+from vit_jax.data.resizing import resizer
 from vit_jax.errors import ConfigError
 
 

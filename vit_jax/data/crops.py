@@ -5,60 +5,17 @@ A new one is a function (image, rng, size, resize, its own arguments) and one li
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 
-import cv2
-import ml_collections
 import numpy as np
-from PIL import Image
 
-from vit_jax.data.decoding import Picture, as_array, as_pillow, size_of
+from vit_jax.data.decoding import Picture, size_of
 from vit_jax.data.operations import Count, Share
+from vit_jax.data.resizing import Box, Resizer, Size
 from vit_jax.errors import ConfigError
 
-Size = tuple[int, int]  # (height, width), in pixels.
-Box = tuple[int, int, int, int]  # (top, left, height, width), in pixels.
-Resizer = Callable[..., np.ndarray]  # (Picture, size, box=None) -> uint8 [*size, C].
-
 LEAST_RATIO, GREATEST_RATIO = 3 / 4, 4 / 3  # Width / height of a box.
-
-_PILLOW_FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-_OPENCV_FLAGS = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
-
-
-# ---------------------------------------------------------------------------- resizing
-
-
-def resizer(data: ml_collections.ConfigDict) -> Resizer:
-    """The function (Picture, size, box=None) -> uint8 [*size, C] that `config.data` asks for."""
-    return functools.partial(_resize, interpolation=data.interpolation, antialias=data.antialias)
-
-
-def _resize(
-    image: Picture,
-    size: Size,
-    box: Box | None = None,
-    *,
-    interpolation: str,
-    antialias: bool,
-) -> np.ndarray:
-    """Resizes the region `box`, default all, of an image to `size`; uint8 in and out.
-
-    With `antialias`, Pillow's filter, whose support grows with the reduction. Without it, the region
-    is cropped and sampled at half-pixel centres, as TensorFlow and OpenCV do by default.
-    """
-    top, left, height, width = box or (0, 0, *size_of(image))
-    if antialias and (height, width) != size:
-        region = (left, top, left + width, top + height)
-        filter_ = _PILLOW_FILTERS[interpolation]
-        return as_array(as_pillow(image).resize(size[::-1], filter_, box=region))
-    array = as_array(image)[top : top + height, left : left + width]
-    if (height, width) == size:
-        return array
-    flag = _OPENCV_FLAGS[interpolation]
-    return cv2.resize(array, size[::-1], interpolation=flag).reshape(*size, -1)
 
 
 # ---------------------------------------------------------------------------- boxes

@@ -7,23 +7,15 @@ import io
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from vit_jax.data.jpeg import Jpeg, open_jpeg, read_orientation, upright
 from vit_jax.errors import ConfigError, DataError
 
 # A photograph of 100 megapixels is data, not an attack; past twice this, 1 gigapixel, it is refused.
 Image.MAX_IMAGE_PIXELS = 1 << 29
 
-Picture = np.ndarray | Image.Image  # uint8 [H, W, C], or a Pillow image of mode "L" or "RGB".
+# uint8 [H, W, C], a Pillow image of mode "L" or "RGB", or a file that is decoded when needed.
+Picture = np.ndarray | Image.Image | Jpeg
 
-_ORIENTATION_TAG = 0x0112
-_ORIENTATIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 _MODES = {1: "L", 3: "RGB"}
 
 
@@ -47,7 +39,10 @@ def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
 
 
 def open_picture(image: bytes | np.ndarray, channels: int) -> Picture:
-    """As `decode`, but leaves a decoded file a Pillow image, which costs no copy."""
+    """As `decode`, but leaves a JPEG undecoded, and another file a Pillow image, without a copy.
+
+    What is wrong with a JPEG shows only when it is decoded, by a function of this module.
+    """
     if isinstance(image, np.ndarray):
         if image.ndim == 3 and image.shape[2] == channels and image.dtype == np.uint8:
             return image
@@ -57,18 +52,7 @@ def open_picture(image: bytes | np.ndarray, channels: int) -> Picture:
                 f"[height, width, channels] with {channels} channels"
             )
         return as_pillow(image).convert(mode_of(channels))
-    try:
-        with Image.open(io.BytesIO(image)) as file:
-            file.load()
-            orientation = _orientation(file)
-            picture = _to_mode(file, mode_of(channels))
-    except UnidentifiedImageError:  # Its message has an address in memory, but no reason.
-        reason = "its content is of no known format" if image else "it is empty"
-        raise DataError(f"cannot decode the image ({reason})") from None
-    # Pillow's readers meet corrupt bytes with almost any exception, not only OSError.
-    except Exception as error:
-        raise DataError(f"cannot decode the image ({error})") from error
-    return picture.transpose(_ORIENTATIONS[orientation]) if orientation != 1 else picture
+    return open_jpeg(image, channels) or _open_with_pillow(image, channels)
 
 
 def mode_of(channels: int) -> str:
@@ -80,29 +64,45 @@ def mode_of(channels: int) -> str:
 
 def size_of(image: Picture) -> tuple[int, int]:
     """(height, width)."""
+    if isinstance(image, Jpeg):
+        return image.size
     return image.shape[:2] if isinstance(image, np.ndarray) else image.size[::-1]
 
 
 def as_array(image: Picture) -> np.ndarray:
     """The pixels, uint8 [H, W, C]."""
+    if isinstance(image, Jpeg):
+        try:
+            return np.ascontiguousarray(upright(image.decode(), image.orientation))
+        except ValueError:
+            image = as_pillow(image)
     array = np.asarray(image)
     return array[..., np.newaxis] if array.ndim == 2 else array
 
 
 def as_pillow(image: Picture) -> Image.Image:
     """The image as a Pillow image of mode "L" or "RGB"."""
+    if isinstance(image, Jpeg):
+        return _open_with_pillow(image.content, image.channels)
     if isinstance(image, Image.Image):
         return image
     return Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
 
 
-def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 to 8; 1, upright, where it is absent or malformed."""
+def _open_with_pillow(content: bytes, channels: int) -> Image.Image:
+    """Decodes a file of any format, upright."""
     try:
-        orientation = image.getexif().get(_ORIENTATION_TAG, 1)
-    except Exception:  # Cameras write all sorts of EXIF; the pixels are fine.
-        return 1
-    return orientation if orientation in _ORIENTATIONS else 1
+        with Image.open(io.BytesIO(content)) as file:
+            file.load()
+            orientation = read_orientation(file)
+            picture = _to_mode(file, mode_of(channels))
+    except UnidentifiedImageError:  # Its message has an address in memory, but no reason.
+        reason = "its content is of no known format" if content else "it is empty"
+        raise DataError(f"cannot decode the image ({reason})") from None
+    # Pillow's readers meet corrupt bytes with almost any exception, not only OSError.
+    except Exception as error:
+        raise DataError(f"cannot decode the image ({error})") from error
+    return picture if orientation == 1 else as_pillow(upright(as_array(picture), orientation))
 
 
 def _to_mode(image: Image.Image, mode: str) -> Image.Image:

@@ -13,9 +13,10 @@ import ml_collections
 import numpy as np
 
 from vit_jax.data.augmentation import AUGMENTATIONS
-from vit_jax.data.crops import CROPS, Resizer, resizer
+from vit_jax.data.crops import CROPS
 from vit_jax.data.decoding import mode_of, open_picture, size_of
 from vit_jax.data.operations import Operation, parse
+from vit_jax.data.resizing import Resizer, resizer
 from vit_jax.errors import ConfigError
 
 
