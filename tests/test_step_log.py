@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.errors import DataError
 from vit_jax.step_log import STEPS_IN_FLIGHT, NonFiniteLossError, StepLog
 
 
@@ -15,7 +16,7 @@ def opened(tmp_path):
     """A function that opens the log of `tmp_path`; all are closed at the end."""
     logs = []
 
-    def open_log(start_step=0, total_steps=10, every_steps=1):
+    def open_log(start_step=0, total_steps=10, every_steps=1, max_skipped=None):
         logs.append(
             StepLog(
                 tmp_path,
@@ -25,6 +26,7 @@ def opened(tmp_path):
                 batch_size=32,
                 num_train_examples=64,
                 macs=1_000_000,
+                max_skipped=max_skipped,
             )
         )
         return logs[-1]
@@ -34,10 +36,11 @@ def opened(tmp_path):
         log.close()
 
 
-def metrics_of(loss, grad_norm=1.0):
+def metrics_of(loss, grad_norm=1.0, skipped=0):
     """What the trainer's step returns."""
     values = {"loss": loss, "grad_norm": grad_norm, "learning_rate": 0.1}
-    return {name: jnp.float32(value) for name, value in values.items()}
+    arrays = {name: jnp.float32(value) for name, value in values.items()}
+    return {**arrays, "skipped": jnp.int32(skipped)}
 
 
 def records(tmp_path):
@@ -156,3 +159,47 @@ def test_speed_is_measured_from_the_start_of_the_steps(opened, tmp_path):
         assert record["train/images_per_second"] > 0
         assert 0 <= record["train/data_wait"] < 1
     assert records(tmp_path)[-1]["train/eta_seconds"] > 0
+
+
+def test_skipped_examples_are_added_up_over_resumes(opened, tmp_path):
+    log = opened(every_steps=2, max_skipped=0.1)
+    for step, skipped in enumerate((1, 0, 2, 1), 1):
+        log.add(step, metrics_of(1.0, skipped=skipped))
+    log.drain()
+    log.flush()
+    log = opened(start_step=4, max_skipped=0.1)
+    log.add(5, metrics_of(1.0, skipped=2))
+    log.drain()
+    log.flush()
+    assert [record["data/skipped"] for record in records(tmp_path)] == [1, 1, 4, 6]
+    assert not any("train/skipped" in record for record in records(tmp_path))
+
+
+def test_without_skipping_nothing_is_said_of_it(opened, tmp_path):
+    log = opened()
+    log.add(1, metrics_of(1.0))
+    log.drain()
+    log.flush()
+    assert "data/skipped" not in records(tmp_path)[0]
+
+
+def test_too_many_skipped_examples_end_the_run(opened):
+    log = opened(max_skipped=0.1)  # Of 64 examples in the first epoch: 6.
+    log.add(1, metrics_of(1.0, skipped=6))
+    log.drain()
+    log.add(2, metrics_of(1.0, skipped=1))
+    with pytest.raises(DataError, match=r"7 examples .* up to step 2, .*max_skipped=0\.1 of 64"):
+        log.drain()
+
+
+def test_slow_data_is_advised_on_once(opened, caplog, monkeypatch):
+    log = opened(every_steps=1)
+    waits = iter((0.1, 0.6, 0.7))
+    monkeypatch.setattr(log._throughput, "metrics", lambda step: {"train/data_wait": next(waits)})
+    for step in (1, 2, 3):
+        log.add(step, metrics_of(1.0))
+    log.drain()
+    advice = [text for r in caplog.records if "waiting for data" in (text := r.getMessage())]
+    assert len(advice) == 1
+    assert advice[0].startswith("60 % of the time")
+    assert "vit_jax.benchmark input" in advice[0]

@@ -39,6 +39,8 @@ CHOICES = {
     "schedule.name": tuple(SCHEDULES),
     "mixing.form": tuple(FORMS),
     "data.eval_crop": ("resize", "center"),
+    "data.on_error": ("raise", "skip"),
+    "data.shuffle": ("global", "blocks"),
     "data.interpolation": ("bilinear", "bicubic"),
 }
 ANY = math.inf
@@ -56,7 +58,9 @@ RANGES = {  # lowest, highest; both included, and finite
     "data.repeated_augmentation": (1, ANY),
     "data.eval_resize": (1, ANY),
     "data.num_threads": (0, ANY),
-    "data.num_workers": (0, ANY),
+    "data.num_workers": (-1, ANY),
+    "data.cache_gib": (0, ANY),
+    "data.max_skipped": (0, 1),
     "mixing.mixup_alpha": (0, ANY),
     "mixing.cutmix_alpha": (0, ANY),
     "mixing.probability": (0, 1),
@@ -185,6 +189,7 @@ def _data_config() -> ConfigDict:
     data.source = ""  # digits | idx:DIR | folder:DIR | manifest:FILE | tfds:NAME[:CONFIG] | fake
     data.index_dir = ""  # Where lists of files and records are kept; "": the workdir's `index`.
     data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
+    data.index_dir = ""  # Of indices of files and records, made once; "": the workdir's `index`.
     data.label = ""  # Of a TFDS dataset: an integer feature, or one of `vit_jax.data.labels`.
     data.train_split = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     data.eval_split = ""  # "": the source's own evaluation split.
@@ -199,6 +204,9 @@ def _data_config() -> ConfigDict:
     data.train_crop = "inception"  # Of data/crops.py, with arguments: "inception(0.2, 1)".
     data.flip = True  # Mirror every other training image, at random.
     data.augmentation = ""  # Of data/augmentation.py: "randaug_tf(2, 15) | random_erasing(0.25)".
+    data.shuffle = "global"  # global | blocks (neighbours stay together: for object storage)
+    data.on_error = "raise"  # raise | skip (what cannot be read is masked, counted and logged)
+    data.max_skipped = 0.1  # Share of the examples beyond which skipping ends the run.
     data.repeated_augmentation = 1  # Copies of an image in a batch, each augmented differently.
     data.eval_crop = "resize"  # resize (the whole image) | center
     data.eval_resize = 256  # The smaller side before the centre crop.
@@ -207,7 +215,8 @@ def _data_config() -> ConfigDict:
     data.mean = (0.5,)  # Of pixels in [0, 1], for all channels or each; weights bring their own.
     data.std = (0.5,)  # Pixels become (pixel - mean) / std.
     data.num_threads = 0  # Decoding threads; 0: chosen from the number of cores.
-    data.num_workers = 0  # Decoding processes besides, for hosts with many cores.
+    data.num_workers = -1  # Decoding processes besides; -1: chosen from the number of cores.
+    data.cache_gib = 0.0  # Of memory in each process, for decoded training images.
     return data
 
 

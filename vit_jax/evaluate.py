@@ -38,8 +38,8 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.config import default_config
-from vit_jax.data.classes import LabelledForModel, match_classes
-from vit_jax.data.pipeline import batches
+from vit_jax.data.classes import Relabelled, match_classes
+from vit_jax.data.pipeline import Skipping, batches
 from vit_jax.data.sources import open_source
 from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.evaluators.classification import ClassificationEvaluator
@@ -177,9 +177,9 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     )
 
 
-def open_examples(task: Task, model: nnx.Module, ignore_class_names: bool) -> LabelledForModel:
-    """The examples, decoded for the model and labelled by its classes."""
-    options, transform = model.options, make_transform(model)
+def open_examples(task: Task, model: nnx.Module, ignore_class_names: bool) -> Relabelled:
+    """The examples, labelled by the model's classes."""
+    options = model.options
     knows_classes = task.data.source.partition(":")[0] not in COUNTED_BY_MODEL
     source = open_source(
         task.data,
@@ -198,12 +198,11 @@ def open_examples(task: Task, model: nnx.Module, ignore_class_names: bool) -> La
         ) from None
     if remark:
         logger.info("%s on %s: %s.", task.model, task.data.source, remark)
-    blank = np.zeros((*options.image_size, options.channels), np.uint8)
-    return LabelledForModel(source, transform, labels, blank)
+    return Relabelled(source, labels, options.num_classes)
 
 
 def measure(
-    model: nnx.Module, examples: LabelledForModel, loss: str, batch_size: int | None
+    model: nnx.Module, examples: Relabelled, loss: str, batch_size: int | None
 ) -> dict[str, Any]:
     """Accuracy, loss, counts and speed of a model on all examples, each once."""
     classifier = make_classifier(model)
@@ -211,7 +210,11 @@ def measure(
     evaluator = ClassificationEvaluator(classifier.forward, LOSSES[loss])
     rows, stopwatch = sharding.batch_sharding(classifier.mesh), Stopwatch()
     size = classifier.round_up(per_batch)
-    loaded = batches(examples, as_it_is, batch_size=size, sharding=rows, seed=None)
+    options = model.options
+    blank = Skipping(np.zeros((*options.image_size, options.channels), np.uint8), 0)
+    loaded = batches(
+        examples, make_transform(model), batch_size=size, sharding=rows, seed=None, skipping=blank
+    )
     with contextlib.closing(loaded):
         means = evaluator(classifier.params, stopwatch.time(loaded))
         seconds = stopwatch.seconds
@@ -223,11 +226,6 @@ def measure(
         "unreadable": len(examples) - means["count"],
         "images_per_second": len(examples) / seconds,
     }
-
-
-def as_it_is(image: np.ndarray) -> np.ndarray:
-    """The transform of images that are decoded already."""
-    return image
 
 
 class Stopwatch:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -18,7 +19,15 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax import distributed, sharding, workdir
 from vit_jax.checkpoint import Checkpoints, TrainState
-from vit_jax.data.dataset import Batch, Dataset, eval_batches, open_dataset, train_batches
+from vit_jax.data.dataset import (
+    Batch,
+    Dataset,
+    count_skipped,
+    eval_batches,
+    open_dataset,
+    train_batches,
+)
+from vit_jax.data.storage import is_remote
 from vit_jax.errors import CheckpointError
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.forward import Forward, make_forward
@@ -76,7 +85,10 @@ def run(
     config_lib.validate(config)
     mesh = sharding.build_mesh(config.mesh)
     sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
-    dataset = open_dataset(config, required=not dry_run)
+    if not dry_run:
+        workdir.check_apart_from_weights(directory, config.init)
+    index_dir = "" if dry_run or is_remote(directory) else os.path.join(directory, "index")
+    dataset = open_dataset(config, required=not dry_run, index_dir=index_dir)
     options, durations, schedule, groups, optimizer, initialize, abstract = assemble(
         config, dataset, mesh
     )
@@ -97,7 +109,6 @@ def run(
             read_initial_weights(config, file, abstract)
         return {}
 
-    workdir.check_apart_from_weights(directory, config.init)
     directory = workdir.open_directory(directory)
     workdir.enable_compilation_cache(directory)
     checkpoints = Checkpoints(
@@ -123,6 +134,7 @@ def run(
         batch_size=config.batch_size,
         num_train_examples=dataset.num_train_examples,
         macs=options.macs(),
+        max_skipped=config.data.max_skipped if dataset.skipping else None,
     )
     try:
         rows = sharding.batch_sharding(mesh)
@@ -347,7 +359,8 @@ def make_evaluate(config: ConfigDict, dataset: Dataset, forward: Forward, mesh: 
 
     def measure(params: dict) -> dict[str, float]:
         with contextlib.closing(eval_batches(config, dataset, rows)) as batches:
-            return evaluator(params, batches)
+            results = evaluator(params, batches)
+        return {**results, **count_skipped(config, dataset, results["count"])}
 
     def evaluate(state: TrainState) -> dict[str, float]:
         results = {f"eval/{name}": value for name, value in measure(state.params).items()}

@@ -59,7 +59,7 @@ def make_train_step(
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         weight = batch["mask"].astype(jnp.float32)
-        batch = {**batch, "weight": weight / weight.sum()}
+        batch = {**batch, "weight": weight / jnp.maximum(weight.sum(), 1)}
         stream = jax.random.fold_in(jax.random.key(config.seed), STEP_STREAM)
         key = jax.random.fold_in(stream, state.step)
         batch = pair(batch, state.step, config.seed, config.mixing)
@@ -73,6 +73,7 @@ def make_train_step(
             "loss": value,
             "grad_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
+            "skipped": jnp.sum(~batch["mask"]),
         }
         return TrainState(state.step + 1, params, opt_state, ema), metrics
 

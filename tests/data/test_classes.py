@@ -1,9 +1,11 @@
 """A model's classes for the data's."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from vit_jax.data.classes import UNREADABLE, LabelledForModel, match_classes
+from vit_jax.data.classes import Relabelled, match_classes
 from vit_jax.data.splits import Example
 from vit_jax.errors import DataError
 
@@ -53,32 +55,27 @@ def test_lists_that_do_not_match_are_refused(model, count, data, message):
         match_classes(model, count, data)
 
 
-class Three:
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+    """One example of each label."""
+
+    labels: tuple
     class_names = ("cat", "dog")
 
     def __len__(self):
-        return 3
+        return len(self.labels)
 
     def __getitem__(self, index):
-        if index == 1:
-            raise PermissionError(13, "Permission denied", "dog/1.jpg")
-        return Example(b"good" if index == 0 else b"bad", index % 2, f"cat/{index}.jpg")
+        return Example(b"", self.labels[index], f"{index}.jpg")
 
 
-def decode(content):
-    if content == b"bad":
-        raise DataError("cannot decode the image")
-    return np.ones((2, 2, 1), np.uint8)
+def test_labels_become_the_models():
+    source = Relabelled(Labelled((0, 1, 1)), np.array([2, 0]), num_classes=3)
+    assert [source[index].label for index in range(len(source))] == [2, 0, 0]
+    assert source.class_names == ("cat", "dog")
 
 
-def test_what_cannot_be_read_is_named_once_and_marked(caplog):
-    blank = np.zeros((2, 2, 1), np.uint8)
-    examples = LabelledForModel(Three(), decode, np.array([5, 7], np.int32), blank)
-    read = [examples[index] for index in (0, 1, 2, 2)]
-    assert [example.label for example in read] == [5, UNREADABLE, UNREADABLE, UNREADABLE]
-    assert [example.image.max() for example in read] == [1, 0, 0, 0]
-    assert len(examples) == 3
-    messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == 2
-    assert "dog/1.jpg" in messages[0]
-    assert messages[1] == "Not counted: cat/2.jpg: cannot decode the image"
+def test_targets_become_the_models():
+    both, cat = np.float32([1, 1]), np.float32([1, 0])
+    source = Relabelled(Labelled((both, cat)), np.array([2, 0]), num_classes=3)
+    assert [source[index].label.tolist() for index in range(2)] == [[1, 0, 1], [0, 0, 1]]

@@ -12,8 +12,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from PIL import Image
 
-from vit_jax.data import pipeline
-from vit_jax.data.pipeline import Order, batches, host_batches, local_rows, permute
+from vit_jax.data.order import Order
+from vit_jax.data.pipeline import Skipping, batches, host_batches, local_rows
 from vit_jax.data.sources import Example, open_source
 from vit_jax.data.transforms import train_transform
 from vit_jax.errors import ConfigError, DataError
@@ -43,6 +43,10 @@ def identity(image):
     return image
 
 
+def identity_of_two(image, rng):
+    return image
+
+
 def mesh_sharding(**axes):
     mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
     return NamedSharding(mesh, PartitionSpec(tuple(name for name in axes if name != "tensor")))
@@ -68,67 +72,6 @@ def assert_same(found, expected):
     for one, other in zip(found, expected, strict=True):
         for key in ("image", "label", "index", "mask"):
             np.testing.assert_array_equal(one[key], other[key], err_msg=key)
-
-
-# ---------------------------------------------------------------------------- order
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 1000, 65_536, 65_537, 100_003])
-def test_each_epoch_is_its_own_permutation(size):
-    order = Order(size, seed=3)
-    epochs = [order.indices(np.arange(epoch * size, (epoch + 1) * size)) for epoch in range(3)]
-    for indices in epochs:
-        np.testing.assert_array_equal(np.sort(indices), np.arange(size))
-    if size > 2:
-        assert not any(np.array_equal(*pair) for pair in itertools.combinations(epochs, 2))
-
-
-def test_seeds_and_epochs_are_unrelated():
-    size = 100
-    epoch = np.arange(size)
-    first = Order(size, seed=0).indices(epoch + size)
-    assert not np.array_equal(first, Order(size, seed=1).indices(epoch))
-
-
-def test_any_position_may_be_asked_for():
-    order = Order(100_003, seed=0)
-    whole = order.indices(np.arange(250_000))
-    scattered = np.random.default_rng(0).integers(0, 250_000, 100)
-    np.testing.assert_array_equal(order.indices(scattered), whole[scattered])
-
-
-def test_order_never_changes():
-    """A resumed run must see the order of the version that it was started with."""
-    positions = np.array([0, 1, 2, 99, 1_000_000])
-    small, large = (Order(size, seed=0).indices(positions) for size in (60_000, 1_281_167))
-    assert small.tolist() == [18634, 19031, 31749, 57770, 45691]
-    assert large.tolist() == [324545, 1225250, 624962, 231524, 193227]
-
-
-@pytest.mark.parametrize("size", [3, 100_000])
-def test_permutations_are_uniform(size):
-    # Where two neighbours land, over 2,000 seeds; five standard deviations of a fair die.
-    landed = np.array([permute(np.array([1, 2]), size, (seed,)) for seed in range(2000)])
-    for values in (landed[:, 0], (landed[:, 1] - landed[:, 0]) % size):
-        counts = np.bincount(values * 3 // size, minlength=3)
-        sides = np.count_nonzero(counts)
-        assert np.abs(counts[counts > 0] - 2000 / sides).max() < 5 * (2000 / 4) ** 0.5
-    assert len(np.unique(landed[:, 0])) >= min(size, 1900)
-
-
-@pytest.mark.parametrize("size", [300_000_000, 2**32 + 1])
-def test_huge_datasets_take_no_memory(size):
-    values = np.random.default_rng(0).integers(0, size, 10_000)
-    permuted = permute(values, size, (0, 0))
-    assert permuted.min() >= 0
-    assert permuted.max() < size
-    assert len(np.unique(permuted)) == len(np.unique(values))
-    assert abs(permuted.mean() / size - 0.5) < 0.02
-    assert abs(np.corrcoef(values, permuted)[0, 1]) < 0.05
-
-
-def test_without_a_seed_positions_are_examples_and_padding_the_last():
-    assert Order(5, None).indices(np.arange(8)).tolist() == [0, 1, 2, 3, 4, 4, 4, 4]
 
 
 # ---------------------------------------------------------------------------- batches
@@ -204,16 +147,6 @@ def test_random_numbers_depend_on_seed_and_position_only():
     np.testing.assert_array_equal(noise[0, 8], noise[0, 16][8:])
     assert len(np.unique(noise[0, 16], axis=0)) == 16
     assert not (noise[0, 16] == noise[1, 16]).all(axis=1).any()
-
-
-def test_the_generator_is_numpys_philox():
-    generator = pipeline._RowGenerator(5)
-    generator.at(3).random(10)
-    generator.at(4).integers(7, dtype=np.uint32)  # Leaves half a word behind.
-    fresh = np.random.Generator(np.random.Philox(key=5, counter=[0, 0, 9, 0]))
-    again = generator.at(9)
-    assert again.random() == fresh.random()
-    assert again.integers(7, dtype=np.uint32) == fresh.integers(7, dtype=np.uint32)
 
 
 def test_a_dataset_smaller_than_the_batch_wraps_around():
@@ -315,6 +248,99 @@ def test_a_vanished_file_is_named(folder, data, tmp_path):
     )
     with pytest.raises(DataError, match=r"dog/7\.png"):
         next(iterator)
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_what_cannot_be_read_is_masked_where_asked(folder, data, num_workers, caplog):
+    blank = Skipping(np.full((4, 4, 1), 200, np.uint8), 0)
+    iterator = host_batches(
+        folder,
+        train_transform(data, (4, 4), 1),
+        np.arange(8),
+        batch_size=8,
+        seed=0,
+        stop=5,  # Four epochs of ten.
+        skipping=blank,
+        num_threads=3,
+        num_workers=num_workers,
+    )
+    found = list(iterator)
+    whole = {key: np.concatenate([batch[key] for batch in found]) for key in found[0]}
+    np.testing.assert_array_equal(whole["index"], Order(10, 0).indices(np.arange(40)))
+    unread = whole["index"] == folder.files.index("train/dog/7.png")
+    np.testing.assert_array_equal(whole["mask"], ~unread)
+    assert unread.sum() == 4
+    assert (whole["image"][unread] == 200).all()
+    labels = np.array([folder[int(index)].label for index in whole["index"]])
+    np.testing.assert_array_equal(whole["label"], np.where(unread, 0, labels))
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1, "once, though met four times"
+    assert messages[0].startswith("Left out: train/dog/7.png: cannot decode the image")
+
+
+@pytest.mark.parametrize("size", [7, 8, 9, 31])
+def test_skipping_never_moves_another_example(size):
+    """Evaluation counts all the others once, whatever the last batch holds."""
+
+    class Gaps(Numbered):
+        def __getitem__(self, index):
+            if index in (0, size - 1):
+                raise DataError("a gap")
+            return super().__getitem__(index)
+
+    blank = Skipping(np.zeros((1, 1, 1), np.uint8), 0)
+    found = list(
+        host_batches(
+            Gaps(size),
+            identity,
+            np.arange(8),
+            batch_size=8,
+            seed=None,
+            skipping=blank,
+            num_threads=3,
+        )
+    )
+    counted = np.concatenate([batch["index"][batch["mask"]] for batch in found])
+    np.testing.assert_array_equal(counted, np.arange(1, size - 1))
+    images = np.concatenate([batch["image"][batch["mask"]] for batch in found]).ravel()
+    np.testing.assert_array_equal(images, np.arange(1, size - 1))
+    assert blank.reported == {"example 0", f"example {size - 1}"}
+
+
+def test_a_source_may_fetch_many_at_once():
+    @dataclasses.dataclass(frozen=True)
+    class Remote(Numbered):
+        asked: list
+
+        def fetch(self, indices):
+            self.asked.append(indices)
+            return [DataError("lost") if index == 5 else self[index] for index in indices]
+
+    source = Remote(64, [])
+    blank = Skipping(np.zeros((1, 1, 1), np.uint8), 0)
+    options = {"batch_size": 64, "seed": 0, "block": 32, "stop": 1, "num_threads": 2}
+    (found,) = host_batches(source, identity_of_two, np.arange(64), skipping=blank, **options)
+    np.testing.assert_array_equal(
+        found["image"].ravel(), np.where(found["mask"], found["index"], 0)
+    )
+    assert found["index"][~found["mask"]].tolist() == [5]
+    assert len(source.asked) == 2
+    for indices in source.asked:
+        assert len(set(indices)) == 32
+        assert np.ptp(np.sort((np.array(indices) - indices[0]) % 64)) < 64
+    with pytest.raises(DataError, match=r"Cannot read example 5 \(.*lost\. .*on_error=skip"):
+        list(host_batches(source, identity_of_two, np.arange(64), **options))
+
+
+def test_targets_of_several_classes_are_rows():
+    class Targets(Numbered):
+        def __getitem__(self, index):
+            example = super().__getitem__(index)
+            return example._replace(label=np.array([index % 2, 1], np.uint8))
+
+    (batch,) = host_batches(Targets(8), identity, np.arange(8), batch_size=8, seed=None)
+    assert batch["label"].dtype == np.float32
+    assert batch["label"].tolist() == [[index % 2, 1] for index in range(8)]
 
 
 def broken(image, rng):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.data.test_pipeline import Numbered, assert_same, with_noise
-from vit_jax.data.pipeline import Order, host_batches, num_distinct_rows
+from vit_jax.data.order import Order
+from vit_jax.data.pipeline import host_batches, num_distinct_rows
 
 
 def take(count, *, batch_size=16, copies=3, start=0, num_threads=2, rows=None):

@@ -82,10 +82,10 @@ def test_padding_may_hold_anything():
     assert found == pytest.approx(problem.expected("softmax"), rel=1e-5)
 
 
-def test_what_has_a_negative_label_is_not_counted():
+def test_masked_rows_anywhere_are_not_counted():
     problem = Problem(10, num_classes=10)
     batches = list(problem.batches(4))
-    batches[0]["label"] = batches[0]["label"].at[1:].set(-1)
+    batches[0]["mask"] = batches[0]["mask"].at[1:].set(False)
     readable = [0, *range(4, 10)]
     for name in ("images", "labels", "logits"):
         setattr(problem, name, getattr(problem, name)[readable])
@@ -97,7 +97,7 @@ def test_what_has_a_negative_label_is_not_counted():
 def test_means_of_nothing_are_not_numbers():
     problem = Problem(4, num_classes=3)
     (batch,) = problem.batches(4)
-    batch["label"] = jnp.full(4, -1)
+    batch["mask"] = jnp.zeros(4, bool)
     found = ClassificationEvaluator(forward, LOSSES["softmax"])(problem.params, [batch])
     assert found["count"] == 0
     assert np.isnan([found["loss"], found["accuracy"]]).all()

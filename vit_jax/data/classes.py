@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from vit_jax.data.splits import Example, Source, abbreviate
 from vit_jax.errors import DataError
-
-UNREADABLE = -1  # The label of an image that cannot be read: it is not counted.
-
-logger = logging.getLogger(__name__)
 
 
 def match_classes(
@@ -69,17 +63,15 @@ def match_classes(
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledForModel:
-    """A source with its images decoded for a model and labelled by the model's classes.
+class Relabelled:
+    """A source with the labels of a model's classes.
 
-    An image that cannot be read is named in the log and has the label `UNREADABLE`.
+    `labels` is what `match_classes` returns; `class_names` stay the source's own.
     """
 
     source: Source
-    transform: Callable[[Any], np.ndarray]
-    labels: np.ndarray  # [K], as `match_classes` returns them
-    blank: np.ndarray  # stands for an image that cannot be read
-    reported: set[int] = dataclasses.field(default_factory=set)
+    labels: np.ndarray
+    num_classes: int
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -90,12 +82,9 @@ class LabelledForModel:
         return len(self.source)
 
     def __getitem__(self, index: int) -> Example:
-        name = ""
-        try:
-            image, label, name = self.source[index]
-            return Example(self.transform(image), int(self.labels[label]), name)
-        except (DataError, OSError) as error:
-            if index not in self.reported:
-                self.reported.add(index)
-                logger.warning("Not counted: %s: %s", name or f"example {index}", error)
-            return Example(self.blank, UNREADABLE, name)
+        example = self.source[index]
+        if np.ndim(example.label) == 0:
+            return example._replace(label=int(self.labels[example.label]))
+        targets = np.zeros(self.num_classes, np.float32)
+        targets[self.labels] = example.label
+        return example._replace(label=targets)

@@ -8,9 +8,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax.data import pipeline, transforms
+from vit_jax.data.cache import Cached
+from vit_jax.data.pipeline import Skipping
 from vit_jax.data.sources import Source, open_source
 from vit_jax.errors import DataError
 from vit_jax.models.base import as_pair
+
+BLOCK = 32  # Neighbours that `data.shuffle=blocks` keeps together: some megabytes of photographs.
 
 Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B]
 
@@ -26,17 +30,20 @@ class Dataset:
     num_train_examples: int
     num_classes: int
     class_names: tuple[str, ...]
+    skipping: Skipping | None = None  # None: an example that cannot be read is an error.
 
 
-def open_dataset(config: ConfigDict, *, required: bool = True) -> Dataset:
+def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = "") -> Dataset:
     """Opens both splits; unless `required`, only if the config leaves sizes to the data.
 
-    `data.num_classes` is a plan's, where no source is named yet: a source has its own.
+    `data.num_classes` is a plan's, where no source is named yet: a source has its own. `index_dir`
+    is the default of `data.index_dir`; where both are empty, indices are made in memory.
 
     Raises DataError if the data is missing or does not fit the model, ConfigError if a transform
     is impossible.
     """
-    data, num_classes = config.data, config.model.num_classes
+    data, num_classes = config.data.copy_and_resolve_references(), config.model.num_classes
+    data.index_dir = data.index_dir or index_dir
     size, channels = as_pair("image_size", config.model.image_size), config.model.channels or 3
     transforms_of = (
         transforms.train_transform(data, size, channels),
@@ -66,7 +73,14 @@ def open_dataset(config: ConfigDict, *, required: bool = True) -> Dataset:
     train, evaluation = open_split(data.train_split, True), open_split(data.eval_split, False)
     names = train.class_names
     num_classes = num_classes or len(names)
-    return Dataset(train, evaluation, *transforms_of, len(train), num_classes, names)
+    skipping = None
+    if data.on_error == "skip":
+        several = getattr(train, "multi_label", False)
+        label = np.zeros(len(names), np.float32) if several else 0
+        skipping = Skipping(np.zeros((*size, channels), np.uint8), label)
+    if data.cache_gib:
+        train = Cached(train, channels, data.cache_gib)
+    return Dataset(train, evaluation, *transforms_of, len(train), num_classes, names, skipping)
 
 
 def train_batches(
@@ -84,9 +98,11 @@ def train_batches(
         batch_size=config.batch_size,
         sharding=sharding,
         seed=config.seed,
+        block=BLOCK if config.data.shuffle == "blocks" else 1,
         copies=config.data.repeated_augmentation,
         start=start,
         stop=stop,
+        skipping=dataset.skipping,
         num_threads=config.data.num_threads,
         num_workers=config.data.num_workers,
     )
@@ -102,6 +118,23 @@ def eval_batches(
         batch_size=config.batch_size,
         sharding=sharding,
         seed=None,
+        skipping=dataset.skipping,
         num_threads=config.data.num_threads,
         num_workers=config.data.num_workers,
     )
+
+
+def count_skipped(config: ConfigDict, dataset: Dataset, count: int) -> dict[str, int]:
+    """`skipped`: the evaluation examples that could not be read, where `count` could; or nothing.
+
+    Raises DataError if they are too many.
+    """
+    if not dataset.skipping:
+        return {}
+    skipped, total = len(dataset.eval) - count, len(dataset.eval)
+    if skipped > config.data.max_skipped * total:
+        raise DataError(
+            f"{skipped:,} of {total:,} evaluation examples cannot be read, more than "
+            f"config.data.max_skipped={config.data.max_skipped}: the log names each."
+        )
+    return {"skipped": skipped}

@@ -9,107 +9,82 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
+import logging
+import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import grain
 import jax
 import numpy as np
 from absl import flags
 
-from vit_jax.data.sources import Source
+from vit_jax.data.order import Order, RowGenerator
+from vit_jax.data.sources import Example, Source
 from vit_jax.errors import ConfigError, DataError
 
-Batch = dict[str, np.ndarray]  # image uint8 [R, H, W, C]; label, index int32 [R]; mask bool [R]
+# image uint8 [R, H, W, C]; label int32 [R], or targets float32 [R, K]; index int32, mask bool [R]
+Batch = dict[str, np.ndarray]
 
 _ENDLESS = 1 << 40  # Batches of a training run without `stop`.
 _PREFETCHED_BATCHES = 2
 _MAX_CHUNK_ROWS = 32  # Amortises what an element costs in Grain, some 50 µs.
+_CORES_PER_WORKER = 8  # That threads of one process keep busy, under one interpreter lock.
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
-    """The order of examples: a pure function of (seed, epoch), in O(1) memory.
+class Skipping:
+    """What stands for an example that cannot be read: a row whose mask is False, never another one.
 
-    With a seed, position p is example π(p mod n), where epoch p // n has its own permutation π.
-    Without one, positions are examples; those from n on are padding and repeat the last example.
+    Its name and the reason are logged once.
     """
 
-    num_examples: int
-    seed: int | None
+    image: np.ndarray  # uint8 [H, W, C]
+    label: int | np.ndarray
+    reported: set[str] = dataclasses.field(default_factory=set)
 
-    def indices(self, positions: np.ndarray) -> np.ndarray:
-        """Maps positions int64 [R] to source indices int64 [R]."""
-        if self.seed is None:
-            return np.minimum(positions, self.num_examples - 1)
-        epochs, offsets = np.divmod(positions, self.num_examples)
-        indices = np.empty_like(positions)
-        for epoch in np.unique(epochs).tolist():
-            rows = epochs == epoch
-            indices[rows] = permute(offsets[rows], self.num_examples, (self.seed, epoch))
-        return indices
+    def report(self, unread: list[tuple[str, str]]) -> None:
+        """Logs the names, with reasons, that are new."""
+        for name, reason in unread:
+            if name not in self.reported:
+                self.reported.add(name)
+                logger.warning("Left out: %s: %s", name, reason)
 
 
-def permute(values: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
-    """Maps `values` in [0, size), size < 2**48, by a random permutation of that range.
+class _Buffers:
+    """The images of batches in the making: threads write their rows where they will stay."""
 
-    A small range's permutation is drawn once and cached. For a large one, a Feistel network
-    permutes just enough bits, again and again until the value falls inside the range. (Grain's
-    `index_shuffle` does so at all sizes, and takes milliseconds a value at small ones.)
-    """
-    if size <= 1 << 16:
-        return _small_permutation(size, seed)[values]
-    bits = (size - 1).bit_length()
-    low_bits = bits // 2
-    masks = [np.uint64((1 << width) - 1) for width in (bits - low_bits, low_bits)]
-    result = values.astype(np.uint64)
-    outside = np.arange(len(values))
-    while len(outside):
-        halves = [result[outside] >> np.uint64(low_bits), result[outside] & masks[1]]
-        for number, (factor, summand) in enumerate(_round_keys(seed)):
-            # Multiply-add-shift: a strongly universal hash of the other half.
-            hashed = (halves[1 - number % 2] * factor + summand) >> np.uint64(40)
-            halves[number % 2] ^= hashed & masks[number % 2]
-        result[outside] = halves[0] << np.uint64(low_bits) | halves[1]
-        outside = outside[result[outside] >= size]
-    return result.astype(np.int64)
+    def __init__(self, num_rows: int):
+        self._num_rows = num_rows
+        self._lock = threading.Lock()
+        self._images: dict[int, np.ndarray] = {}
 
+    def of(self, batch: int, shape: tuple[int, ...]) -> np.ndarray:
+        """The batch's array, uint8 [rows, *shape]; made by who comes first."""
+        with self._lock:
+            if batch not in self._images:
+                self._images[batch] = np.empty((self._num_rows, *shape), np.uint8)
+            return self._images[batch]
 
-@functools.lru_cache(maxsize=8)
-def _small_permutation(size: int, seed: tuple[int, ...]) -> np.ndarray:
-    # Raw bits: NumPy promises never to change them, as it may `Generator.permutation`.
-    return np.argsort(np.random.Philox(np.random.SeedSequence(seed)).random_raw(size))
-
-
-@functools.lru_cache(maxsize=8)
-def _round_keys(seed: tuple[int, ...]) -> np.ndarray:
-    return np.random.SeedSequence(seed).generate_state(16, np.uint64).reshape(8, 2)
-
-
-class _RowGenerator:
-    """One NumPy Generator, moved to the stream of any position: 4 µs against 30 for a new one."""
-
-    def __init__(self, seed: int):
-        self._bits = np.random.Philox(key=seed)
-        self._state = self._bits.state
-        self._generator = np.random.Generator(self._bits)
-
-    def at(self, position: int) -> np.random.Generator:
-        # Philox is counter-based: this counter leaves 2^128 draws between two positions.
-        self._state["state"]["counter"] = np.array([0, 0, position, 0], np.uint64)
-        self._bits.state = self._state
-        return self._generator
+    def take(self, batch: int) -> np.ndarray:
+        """The batch's array, which is finished."""
+        with self._lock:
+            return self._images.pop(batch)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Chunks:
     """Random access to the rows of the batches, a few rows at a time.
 
-    Chunk k holds the rows `parts[k % P]`, of P parts, of batch `start + k // P`. A chunk with an
-    unreadable example is a `DataError`: returned, for a raised one loses its type on its way from
-    a worker process.
+    Chunk k holds the rows `parts[k % P]`, of P parts, of batch `start + k // P`; its images lie in
+    `buffers` if there are any. A chunk with an unreadable example is a `DataError`, unless such are
+    skipped: returned, for a raised one loses its type on its way from a worker process.
     """
 
     source: Source
@@ -120,53 +95,92 @@ class _Chunks:
     parts: tuple[np.ndarray, ...]
     start: int
     stop: int
+    skipping: Skipping | None
+    buffers: _Buffers | None
 
     def __len__(self) -> int:
         return (self.stop - self.start) * len(self.parts)
 
-    def __getitem__(self, chunk: int) -> Batch | DataError:
-        batch, part = divmod(int(chunk), len(self.parts))
-        batch, rows = self.start + batch, self.parts[part]
+    def __getitem__(self, chunk: int) -> dict[str, Any] | DataError:
+        number, part = divmod(int(chunk), len(self.parts))
+        batch, rows = self.start + number, self.parts[part]
         positions = batch * self.batch_size + rows
         indices = self.order.indices(batch * self.num_distinct + rows % self.num_distinct)
+        mask = (positions < self.order.num_examples) | (self.order.seed is not None)
+        # Padding repeats a row; where there is nothing else, it is loaded all the same.
+        loaded = np.flatnonzero(mask) if mask.any() else np.zeros(1, int)
+        examples = self._read(indices[loaded].tolist())
+        draws = self._generators(positions[loaded].tolist())
+        images, labels, unread = None, {}, []
         try:
-            images, labels = self._load(positions.tolist(), indices.tolist())
+            for row, example, rng in zip(loaded.tolist(), examples, draws, strict=True):
+                image, labels[row], failure = self._load(example, rng, indices[row], positions[row])
+                if images is None:
+                    images = self._allocate(number, part, image.shape)
+                images[row] = image
+                if failure:
+                    unread.append(failure)
+                    mask[row] = False
         except DataError as error:
             return error
-        training = self.order.seed is not None
+        last = loaded[-1]
+        images[len(loaded) :] = images[last]
+        targets = np.asarray([labels.get(row, labels[last]) for row in range(len(rows))])
         return {
-            "image": np.stack(images),
-            "label": np.array(labels, np.int32),
+            "image": images,
+            "label": targets.astype(np.int32 if targets.ndim == 1 else np.float32),
             "index": indices.astype(np.int32),
-            "mask": np.full(len(positions), training) | (positions < self.order.num_examples),
+            "mask": mask,
+            "unread": unread,
         }
 
-    def _load(self, positions: list[int], indices: list[int]) -> tuple[list, list]:
-        generator = None if self.order.seed is None else _RowGenerator(self.order.seed)
-        images, labels = [], []
-        for position, index in zip(positions, indices, strict=True):
-            if generator is None and position >= self.order.num_examples and images:
-                images.append(images[-1])
-                labels.append(labels[-1])
-                continue
-            rng = () if generator is None else (generator.at(position),)
-            image, label = self._load_row(index, position, rng)
-            images.append(image)
-            labels.append(label)
-        return images, labels
+    def _read(self, indices: list[int]) -> Iterator[Example | Exception]:
+        """The examples, or why they cannot be read; neighbours at once, where the source can."""
+        if hasattr(self.source, "fetch"):
+            yield from self.source.fetch(indices)
+            return
+        for index in indices:
+            try:
+                yield self.source[index]
+            except (DataError, OSError) as error:
+                yield error
 
-    def _load_row(
-        self, index: int, position: int, rng: tuple[np.random.Generator, ...]
-    ) -> tuple[np.ndarray, int]:
-        name = ""
+    def _generators(self, positions: list[int]) -> Iterator[tuple[np.random.Generator, ...]]:
+        """What the transform is given besides the image."""
+        generator = None if self.order.seed is None else RowGenerator(self.order.seed)
+        for position in positions:
+            yield () if generator is None else (generator.at(position),)
+
+    def _load(
+        self,
+        example: Example | Exception,
+        rng: tuple[np.random.Generator, ...],
+        index: int,
+        position: int,
+    ) -> tuple[np.ndarray, int | np.ndarray, tuple[str, str] | None]:
+        """The image, the label, and the name and reason of what was skipped."""
+        name = f"example {index}"
         try:
-            image, label, name = self.source[index]
-            return self.transform(image, *rng), label
+            if isinstance(example, Exception):
+                raise example
+            image, label, name = example
+            return self.transform(image, *rng), label, None
         except (DataError, OSError) as error:
+            if self.skipping:
+                return self.skipping.image, self.skipping.label, (name, str(error))
             raise DataError(
-                f"Cannot read example {name or index} (index {index}, position {position}, batch "
-                f"{position // self.batch_size}): {error}. Repair or remove it and start again."
+                f"Cannot read {name} (index {index}, position {position}, batch "
+                f"{position // self.batch_size}): {error}. Repair or remove it and start again, or "
+                "leave it out with --config.data.on_error=skip."
             ) from error
+
+    def _allocate(self, number: int, part: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Where the images of a chunk go, uint8 [rows, *shape]."""
+        rows = len(self.parts[part])
+        if self.buffers is None:
+            return np.empty((rows, *shape), np.uint8)
+        first = sum(len(others) for others in self.parts[:part])
+        return self.buffers.of(number, shape)[first : first + rows]
 
 
 def num_distinct_rows(batch_size: int, copies: int) -> int:
@@ -204,25 +218,38 @@ def host_batches(
     *,
     batch_size: int,
     seed: int | None,
+    block: int = 1,
     copies: int = 1,
     start: int = 0,
     stop: int | None = None,
+    skipping: Skipping | None = None,
     num_threads: int = 0,
     num_workers: int = 0,
 ) -> Iterator[Batch]:
     """Loads the rows `rows` [R] of the global batches `start`, `start` + 1, … in the background.
 
-    Arguments and errors as in `batches`. Yields image uint8 [R, H, W, C], label int32 [R], index
-    int32 [R] and mask bool [R], in the order of `rows`.
+    Arguments and errors as in `batches`. Yields image uint8 [R, H, W, C], label int32 [R] or float32
+    [R, K], index int32 [R] and mask bool [R], in the order of `rows`.
     """
     if stop is None:
         stop = _ENDLESS if seed is not None else -(-len(source) // batch_size)
+    num_workers = default_workers() if num_workers < 0 else num_workers
     num_processes = max(1, num_workers)
-    num_threads = num_threads or max(2, _num_cores() // num_processes)
+    num_threads = num_threads or max(2, num_cores() // num_processes)
     num_parts = max(-(-len(rows) // _MAX_CHUNK_ROWS), min(num_threads * num_processes, len(rows)))
-    parts = tuple(np.array_split(rows, num_parts))
-    order, distinct = Order(len(source), seed), num_distinct_rows(batch_size, copies)
-    chunks = _Chunks(source, transform, order, batch_size, distinct, parts, start, max(start, stop))
+    buffers = None if num_workers else _Buffers(len(rows))
+    chunks = _Chunks(
+        source,
+        transform,
+        Order(len(source), seed, block),
+        batch_size,
+        num_distinct_rows(batch_size, copies),
+        tuple(np.array_split(rows, num_parts)),
+        start,
+        max(start, stop),
+        skipping,
+        buffers,
+    )
     buffered = max(_PREFETCHED_BATCHES * num_parts // num_processes, num_threads)
     dataset = grain.MapDataset.source(chunks).to_iter_dataset(
         grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=buffered)
@@ -230,28 +257,63 @@ def host_batches(
     if num_workers:
         if not flags.FLAGS.is_parsed():  # Grain's workers ask, even outside an absl program.
             flags.FLAGS.mark_as_parsed()
-        dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=num_workers))
-    return _gather(iter(dataset), num_parts)
+        dataset = dataset.mp_prefetch(
+            grain.MultiprocessingOptions(num_workers=num_workers), worker_init_fn=_start_worker
+        )
+    return _gather(iter(dataset), num_parts, skipping, buffers)
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
     """The cores that this process may use, where the system says (Slurm, taskset), or has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _gather(chunks: Iterator[Batch | DataError], num_parts: int) -> Iterator[Batch]:
+def default_workers() -> int:
+    """Worker processes for this many cores: none for a few, for threads suffice and start at once."""
+    cores = num_cores()
+    return cores // _CORES_PER_WORKER if cores > 2 * _CORES_PER_WORKER else 0
+
+
+def _start_worker(index: int, count: int) -> None:
+    """Makes a worker process live just as long as the one that it loads for."""
+    del index, count
+    # A terminal and Slurm signal all processes; the run still needs batches to stop in order.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+    def watch() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _gather(
+    chunks: Iterator[dict[str, Any] | DataError],
+    num_parts: int,
+    skipping: Skipping | None,
+    buffers: _Buffers | None,
+) -> Iterator[Batch]:
     """Joins each `num_parts` chunks to a batch; closing the generator stops the threads."""
     try:
-        while parts := list(itertools.islice(chunks, num_parts)):
+        for number in itertools.count():
+            parts = list(itertools.islice(chunks, num_parts))
+            if not parts:
+                return
             for part in parts:
                 if isinstance(part, DataError):
                     raise part
-            # Always a copy: what worker processes send is shared memory, which they take back.
-            yield {
-                key: np.concatenate([np.asarray(part[key]) for part in parts]) for key in parts[0]
+                if skipping:
+                    skipping.report(part["unread"])
+            # From worker processes always a copy: theirs is shared memory, which they take back.
+            batch = {
+                key: np.concatenate([np.asarray(part[key]) for part in parts])
+                for key in ("image", "label", "index", "mask")
+                if key != "image" or buffers is None
             }
+            yield batch if buffers is None else {**batch, "image": buffers.take(number)}
     except RuntimeError as error:
         if "Worker process" not in str(error):
             raise
@@ -287,9 +349,11 @@ def batches(
     batch_size: int,
     sharding: jax.sharding.Sharding,
     seed: int | None,
+    block: int = 1,
     copies: int = 1,
     start: int = 0,
     stop: int | None = None,
+    skipping: Skipping | None = None,
     num_threads: int = 0,
     num_workers: int = 0,
 ) -> Iterator[dict[str, jax.Array]]:
@@ -302,21 +366,25 @@ def batches(
         sharding: of the rows over the devices; each process loads the rows that its devices hold.
         seed: of order and augmentation. None: every example once, in the source's order, the last
             batch filled up with rows whose mask is False.
+        block: how many neighbours in the source stay together when the order is shuffled; 1: none.
         copies: of each example in a batch, each transformed with random numbers of its own.
         start: the first batch, that is, the number of completed updates.
         stop: the batch to stop before; None: never with a seed, after ceil(n / B) without.
+        skipping: what stands for examples that cannot be read; None: they are errors.
         num_threads: that load and transform, in each worker process if there are any; 0: the
             machine's cores.
-        num_workers: worker processes besides; 0: threads of this process only.
+        num_workers: worker processes besides; 0: threads of this process only; -1: by the number
+            of cores.
 
     Returns:
-        A generator of dictionaries of arrays: image uint8 [B, H, W, C], label int32 [B], index
-        int32 [B] (of the example in the source) and mask bool [B]. At most two batches, or a chunk
+        A generator of dictionaries of arrays: image uint8 [B, H, W, C], label int32 [B] or float32
+        [B, K], index int32 [B] (of the example in the source) and mask bool [B]. At most two batches, or a chunk
         of up to 32 rows for each thread, are held ready. Close it to stop the threads.
 
     Raises:
         ConfigError: `batch_size` does not divide over the devices.
-        DataError: at `next`: an example cannot be read; the message names it and the reason.
+        DataError: at `next`: an example cannot be read, and such are not skipped; the message names
+            it, its position and the reason. Or a worker process died.
     """
     rows = local_rows(sharding, batch_size)
     loaded = host_batches(
@@ -325,9 +393,11 @@ def batches(
         rows,
         batch_size=batch_size,
         seed=seed,
+        block=block,
         copies=copies,
         start=start,
         stop=stop,
+        skipping=skipping,
         num_threads=num_threads,
         num_workers=num_workers,
     )

@@ -29,7 +29,7 @@ class ClassificationEvaluator:
             logits, labels = forward(params, batch["image"]), batch["label"]
             num_classes = logits.shape[-1]
             targets = make_targets(labels, num_classes)
-            mask = batch["mask"] & (labels.reshape(len(labels), -1) >= 0).all(-1)
+            mask = batch["mask"]
             _, best = jax.lax.top_k(logits, min(TOP_K, num_classes))
             hits = jnp.take_along_axis(targets, best, axis=-1) > 0
             totals = {
@@ -48,9 +48,8 @@ class ClassificationEvaluator:
 
         Args:
           params: of the model.
-          batches: dicts of `image`, `label` and `mask` [B] bool, False for padding. Labels are int
-            [B], where a negative one is not counted, or targets [B, K], where any class above 0
-            is right.
+          batches: dicts of `image`, `label` and `mask` [B] bool, False for what does not count.
+            Labels are int [B], or targets [B, K], where any class above 0 is right.
 
         Returns:
           `loss`, `accuracy`, `top5_accuracy` (above five classes), each in its mean, and `count`;

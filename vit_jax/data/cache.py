@@ -1,0 +1,51 @@
+"""Images that stay decoded in memory."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from vit_jax.data.decoding import decode
+from vit_jax.data.sources import Example, Source
+from vit_jax.errors import DataError
+
+
+class Cached:
+    """A source whose images are decoded whole, and kept up to a limit.
+
+    What is full stays as it is: in a shuffled order no image is likelier to come next than another.
+    Each process has its own; a copy for a worker process begins empty.
+    """
+
+    def __init__(self, source: Source, channels: int, limit_gib: float):
+        """Wraps `source`, for images of so many channels, to hold up to `limit_gib` × 2**30 bytes."""
+        self._arguments = source, channels, limit_gib
+        self._source, self._channels = source, channels
+        self._free = int(limit_gib * 2**30)
+        self._held: dict[int, Example] = {}
+        self._lock = threading.Lock()
+        self.class_names = source.class_names
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Example:
+        held = self._held.get(index)
+        if held is not None:
+            return held
+        example = self._source[index]
+        if isinstance(example.image, np.ndarray):
+            return example  # It is in memory already.
+        try:
+            example = example._replace(image=decode(example.image, self._channels))
+        except DataError as error:
+            raise DataError(f"{example.name}: {error}") from error
+        with self._lock:
+            if index not in self._held and example.image.nbytes <= self._free:
+                self._free -= example.image.nbytes
+                self._held[index] = example
+        return example
+
+    def __reduce__(self) -> tuple[type[Cached], tuple[Source, int, float]]:
+        return Cached, self._arguments
