@@ -177,7 +177,7 @@ def test_images_that_cannot_be_read_are_named_and_not_counted(model, tmp_path, c
     assert {key: result[key] for key in expected} == pytest.approx(expected, rel=1e-5)
     assert (result["count"], result["unreadable"]) == (len(paths) - 2, 2)
     errors = capsys.readouterr().err
-    assert errors.count("Not counted: ") == 2
+    assert errors.count("Left out: ") == 2
     assert f"val/{CLASSES[0]}/3.png" in errors
     for picture in paths:
         picture.write_bytes(b"")

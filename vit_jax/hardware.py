@@ -87,6 +87,12 @@ def memory_capacity_bytes(device: jax.Device) -> int | None:
     return None if chip is None else int(chip.memory * _device_share(chip, device))
 
 
+def peak_host_memory_bytes(who: int = resource.RUSAGE_SELF) -> int:
+    """The most memory that this process, or the largest of its ended children, had so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(who).ru_maxrss * unit
+
+
 def device_memory_bytes(device: jax.Device) -> int | None:
     """Peak memory in use so far, in bytes.
 
@@ -94,6 +100,5 @@ def device_memory_bytes(device: jax.Device) -> int | None:
     CPU that of the whole process, which all its virtual devices share.
     """
     if device.platform == "cpu":
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return peak_host_memory_bytes()
     return (device.memory_stats() or {}).get("peak_bytes_in_use")

@@ -87,7 +87,9 @@ def run(
     sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
     if not dry_run:
         workdir.check_apart_from_weights(directory, config.init)
-    index_dir = "" if dry_run or is_remote(directory) else os.path.join(directory, "index")
+    index_dir = (
+        "" if dry_run or is_remote(os.fspath(directory)) else os.path.join(directory, "index")
+    )
     dataset = open_dataset(config, required=not dry_run, index_dir=index_dir)
     options, durations, schedule, groups, optimizer, initialize, abstract = assemble(
         config, dataset, mesh

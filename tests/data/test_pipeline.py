@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import hashlib
 import io
 import itertools
 import os
@@ -12,6 +13,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from PIL import Image
 
+from tests.data.images import encode, photograph
+from vit_jax import config
 from vit_jax.data.order import Order
 from vit_jax.data.pipeline import Skipping, batches, host_batches, local_rows
 from vit_jax.data.sources import Example, open_source
@@ -399,3 +402,55 @@ def test_transfers_pass_the_guard():
         )
         next(iterator)
         iterator.close()
+
+
+# ---------------------------------------------------------------------------- exactness
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Opens 24 photographs of different sizes in two classes, with crops and augmentation."""
+    root = tmp_path_factory.mktemp("photographs")
+    for index in range(24):
+        path = root / "train" / ("cat" if index % 3 else "dog") / f"{index}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(photograph(80 + 3 * index, 200 - index), "JPEG"))
+    data = config.default_config().data
+    data.source, data.held_out_fraction = f"folder:{root}", 0.0
+    data.augmentation = "randaug_tf(1, 3) | random_erasing(0.5)"
+    source = open_source(data, "train", image_size=(32, 32), channels=3, num_classes=0)
+    return source, train_transform(data, (32, 32), 3)
+
+
+def hashes(photographs, rows, **options):
+    """What rows of batches hold: (index, hash of the pixels), by batch."""
+    source, transform = photographs
+    options = {"batch_size": 16, "seed": 4, "stop": 5, "copies": 2, **options}
+    return [
+        [
+            (int(index), hashlib.sha256(image).hexdigest())
+            for index, image in zip(batch["index"], batch["image"], strict=True)
+        ]
+        for batch in host_batches(source, transform, np.asarray(rows), **options)
+    ]
+
+
+def test_pixels_are_the_same_for_any_processes_threads_and_start(photographs):
+    expected = hashes(photographs, range(16))
+    assert len({pixels for batch in expected for _, pixels in batch}) == 5 * 16
+    assert hashes(photographs, range(16), num_threads=1) == expected
+    for count in (2, 4):
+        parts = [hashes(photographs, rows) for rows in np.split(np.arange(16), count)]
+        for number, batch in enumerate(zip(*parts, strict=True)):
+            assert list(itertools.chain(*batch)) == expected[number]
+    for start in range(5):
+        assert hashes(photographs, range(16), start=start) == expected[start:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_pixels_are_the_same_for_any_worker_processes(photographs, num_workers):
+    expected = hashes(photographs, range(16))
+    assert hashes(photographs, range(16), num_workers=num_workers) == expected
+    found = hashes(photographs, range(4, 8), start=3, num_workers=num_workers)
+    assert found == [batch[4:8] for batch in expected[3:]]

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from vit_jax.data import pipeline, transforms
 from vit_jax.data.cache import Cached
+from vit_jax.data.order import Order
 from vit_jax.data.pipeline import Skipping
 from vit_jax.data.sources import Source, open_source
 from vit_jax.errors import DataError
@@ -83,22 +84,32 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     return Dataset(train, evaluation, *transforms_of, len(train), num_classes, names, skipping)
 
 
+def block_of(data: ConfigDict) -> int:
+    """How many neighbours in the source stay together in the order of examples."""
+    return BLOCK if data.shuffle == "blocks" else 1
+
+
+def train_order(config: ConfigDict, dataset: Dataset) -> Order:
+    """The order of the training examples, without repeated augmentation."""
+    return Order(len(dataset.train), config.seed, block_of(config.data))
+
+
 def train_batches(
     config: ConfigDict,
     dataset: Dataset,
     sharding: jax.sharding.Sharding,
     *,
     start: int,
-    stop: int,
+    stop: int | None,
 ) -> Iterator[Batch]:
-    """The batches of updates `start` + 1 to `stop`, on the devices; close it when done."""
+    """The batches of updates `start` + 1 to `stop`, if any, on the devices; close it when done."""
     return pipeline.batches(
         dataset.train,
         dataset.train_transform,
         batch_size=config.batch_size,
         sharding=sharding,
         seed=config.seed,
-        block=BLOCK if config.data.shuffle == "blocks" else 1,
+        block=block_of(config.data),
         copies=config.data.repeated_augmentation,
         start=start,
         stop=stop,

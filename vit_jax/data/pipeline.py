@@ -31,7 +31,7 @@ from vit_jax.errors import ConfigError, DataError
 Batch = dict[str, np.ndarray]
 
 _ENDLESS = 1 << 40  # Batches of a training run without `stop`.
-_PREFETCHED_BATCHES = 2
+PREFETCHED_BATCHES = 2
 _MAX_CHUNK_ROWS = 32  # Amortises what an element costs in Grain, some 50 µs.
 _CORES_PER_WORKER = 8  # That threads of one process keep busy, under one interpreter lock.
 
@@ -250,7 +250,7 @@ def host_batches(
         skipping,
         buffers,
     )
-    buffered = max(_PREFETCHED_BATCHES * num_parts // num_processes, num_threads)
+    buffered = max(PREFETCHED_BATCHES * num_parts // num_processes, num_threads)
     dataset = grain.MapDataset.source(chunks).to_iter_dataset(
         grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=buffered)
     )

@@ -1,0 +1,174 @@
+"""The command that measures what a config costs on this machine.
+
+    python -m vit_jax.benchmark input --config=configs/vit.py:b16 --config.data.source=folder:DIR
+
+`input` measures the training images' way from the files to the devices: how many a second, how long
+the first batch takes, what each stage costs, and how much memory is used. No model is made. Exit
+codes: 0 done; 2 the config or its data cannot be used.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from vit_jax import config as config_lib
+from vit_jax import sharding
+from vit_jax.command_line import DONE, Parser, parse_with_config, run_command
+from vit_jax.config_file import load_config
+from vit_jax.data import pipeline
+from vit_jax.data.dataset import Batch, Dataset, open_dataset, train_batches, train_order
+from vit_jax.data.order import RowGenerator
+from vit_jax.hardware import peak_host_memory_bytes
+
+STAGES = ("read", "decode and crop", "augment", "assemble", "transfer")
+
+
+@dataclasses.dataclass(frozen=True)
+class InputSpeed:
+    """What was measured; a JSON object with `--json`."""
+
+    images_per_second: float
+    images_per_second_per_core: float
+    cores: int
+    workers: int  # processes besides this one; 0: threads of this one
+    first_batch_seconds: float
+    stage_milliseconds: dict[str, float]  # of one image on one thread, by `STAGES`
+    peak_memory_bytes: int  # of this process, and of the largest worker
+
+    def describe(self) -> str:
+        """A few lines of text."""
+        total = sum(self.stage_milliseconds.values())
+        stages = [
+            f"  {name:16} {cost:7.3f} ms  {cost / total:4.0%}"
+            for name, cost in self.stage_milliseconds.items()
+        ]
+        return "\n".join(
+            [
+                f"images/s    {self.images_per_second:,.0f}: "
+                f"{self.images_per_second_per_core:,.0f} on each of {self.cores} cores, with "
+                f"{self.workers or 'no'} worker processes",
+                f"first batch {self.first_batch_seconds:.2f} s after the start",
+                f"peak memory {self.peak_memory_bytes / 2**30:.2f} GiB",
+                f"one image   {total:.3f} ms on one thread:",
+                *stages,
+            ]
+        )
+
+
+def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags, and the config's overrides; raises ConfigError if they are not understood."""
+    parser = Parser("vit_jax.benchmark", "Measures what a config costs on this machine.")
+    parser.add_argument("what", choices=["input"], help="the training images' way to the devices")
+    parser.add_argument(
+        "--seconds", type=float, default=20, help="to measure (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parse_with_config(parser, arguments)
+
+
+def measure_input(config: ConfigDict, seconds: float) -> InputSpeed:
+    """Loads training batches for `seconds`, then single images for a quarter of that.
+
+    Raises:
+      UserError: the config or its data cannot be used.
+    """
+    config_lib.validate(config)
+    mesh = sharding.build_mesh(config.mesh)
+    sharding.check_batch(config.batch_size, 1, mesh)
+    rows, dataset = sharding.batch_sharding(mesh), open_dataset(config)
+    start = time.perf_counter()
+    endless = train_batches(config, dataset, rows, start=0, stop=None)
+    with contextlib.closing(endless) as batches:
+        jax.block_until_ready(next(batches))
+        first_batch_seconds = time.perf_counter() - start
+        rate = count_batches(batches, seconds) * config.batch_size
+    workers = config.data.num_workers
+    return InputSpeed(
+        rate,
+        rate / pipeline.num_cores(),
+        pipeline.num_cores(),
+        pipeline.default_workers() if workers < 0 else workers,
+        first_batch_seconds,
+        measure_stages(config, dataset, rows, seconds / 4),
+        peak_host_memory_bytes() + peak_host_memory_bytes(resource.RUSAGE_CHILDREN),
+    )
+
+
+def count_batches(batches: Iterator[Batch], seconds: float) -> float:
+    """Batches a second, each of which has arrived, but for those that lay ready at the start."""
+    for _ in range(pipeline.PREFETCHED_BATCHES):
+        jax.block_until_ready(next(batches))
+    count, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds or not count:
+        jax.block_until_ready(next(batches))
+        count += 1
+    return count / elapsed
+
+
+def measure_stages(
+    config: ConfigDict, dataset: Dataset, rows: jax.sharding.Sharding, seconds: float
+) -> dict[str, float]:
+    """Milliseconds of each of `STAGES` for one image, all on this thread."""
+    source, transform = dataset.train, dataset.train_transform
+    augmentations = transform.keywords["augmentations"]
+    crop = functools.partial(transform, augmentations=())
+    order, generator = train_order(config, dataset), RowGenerator(config.seed)
+    spent = dict.fromkeys(STAGES, 0.0)
+
+    def timed(stage: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        start = time.perf_counter()
+        result = function(*arguments)
+        spent[stage] += time.perf_counter() - start
+        return result
+
+    images, count, start = None, 0, time.perf_counter()
+    while time.perf_counter() - start < seconds or not count:
+        (index,) = order.indices(np.array([count])).tolist()
+        image = timed("read", source.__getitem__, index).image
+        rng = generator.at(count)
+        array = timed("decode and crop", crop, image, rng)
+        for augment in augmentations:
+            array = timed("augment", augment, array, rng)
+        if images is None:
+            images = np.empty((config.batch_size, *array.shape), np.uint8)
+        timed("assemble", images.__setitem__, count % len(images), array)
+        count += 1
+
+    def transfer() -> None:
+        local = pipeline.local_rows(rows, config.batch_size)
+        batch = {"image": images[: len(local)]}
+        jax.block_until_ready(pipeline.to_global(batch, local, rows, config.batch_size))
+
+    transfer()
+    timed("transfer", transfer)
+    spent["transfer"] *= count / config.batch_size
+    return {stage: 1e3 * seconds / count for stage, seconds in spent.items()}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Measures and prints."""
+    flags, overrides = parse_flags(arguments)
+    config = load_config(flags.config, overrides)
+    speed = measure_input(config, flags.seconds)
+    print(json.dumps(dataclasses.asdict(speed)) if flags.json else speed.describe())
+    return DONE
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+    return run_command(run, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
