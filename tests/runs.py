@@ -28,8 +28,11 @@ def read_metrics(workdir) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def start(*command: str, **environment: str) -> subprocess.Popen:
-    """Starts a command of this checkout on one CPU device, or as `environment` says."""
+def start(*command: str, group: bool = False, **environment: str) -> subprocess.Popen:
+    """Starts a command of this checkout on one CPU device, or as `environment` says.
+
+    With `group`, as a process group of its own, to which signals can be sent.
+    """
     return subprocess.Popen(
         command,
         cwd=ROOT,
@@ -37,12 +40,13 @@ def start(*command: str, **environment: str) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        process_group=0 if group else None,
     )
 
 
-def start_command(*arguments: str, **environment: str) -> subprocess.Popen:
-    """Starts `python -m vit_jax.main` with these arguments, on one CPU device."""
-    return start(sys.executable, "-m", "vit_jax.main", *arguments, **environment)
+def start_command(*arguments: str, group: bool = False, **environment: str) -> subprocess.Popen:
+    """Starts `python -m vit_jax.main` with these arguments, as `start` does."""
+    return start(sys.executable, "-m", "vit_jax.main", *arguments, group=group, **environment)
 
 
 def connected(num_processes: int) -> list[tuple[str, ...]]:

@@ -149,7 +149,8 @@ class StepLog:
     def _count_skipped(self, step: int, count: int) -> None:
         """Adds to the examples that could not be read; every process has the same count."""
         self._num_skipped += count
-        seen = max(step * self._batch_size, self._num_train_examples)
+        epochs = math.ceil(step * self._batch_size / self._num_train_examples)
+        seen = epochs * self._num_train_examples
         if self._max_skipped is not None and self._num_skipped > self._max_skipped * seen:
             raise DataError(
                 f"{self._num_skipped:,} examples could not be read up to step {step}, more than "
