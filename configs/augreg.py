@@ -5,10 +5,10 @@
         --workdir=DIR --config.data.source=folder:DIR
 
 Arguments: MODEL[,DATASET[,AUG[,REG]]]. MODEL is ti16 s32 s16 b32 b16 l16 r_ti16 r26_s32 r50_l32;
-DATASET imagenet2012 (default) or imagenet21k; AUG none light1 light2 medium1 medium2 strong1
-strong2, by default what suits model and data; REG joins by + any of wd0.1 (weight decay, default),
-wd0.03 and drop (dropout 0.1 and stochastic depth 0.1; default: neither). 300 epochs; the paper also
-trains on ImageNet-21k for 30: --config.total_epochs=30.
+DATASET imagenet2012 (default) or imagenet21k, yours as folder:DIR, tar:DIR or tfds:NAME; AUG none
+light1 light2 medium1 medium2 strong1 strong2, by default what suits model and data; REG joins by +
+any of wd0.1 (weight decay, default), wd0.03 and drop (dropout 0.1 and stochastic depth 0.1; default:
+neither). 300 epochs; the paper also trains on ImageNet-21k for 30: --config.total_epochs=30.
 
 AUG is the paper's naming (figure 4). Names of released files count otherwise: their light0 and
 light1 are probably the paper's light1 and light2.

@@ -4,9 +4,9 @@
     python -m vit_jax.main --config=configs/deit3.py:b16,400,finetune --workdir=DIR
 
 Arguments: [MODEL[,EPOCHS[,STAGE]]]. MODEL is s16 b16 (default) l16 h14. EPOCHS 400 (default) and 800
-are on ImageNet, 90 and 240 on ImageNet-21k (--config.data.source=folder:DIR). STAGE is pretrain
-(default) or finetune: 20 epochs after ImageNet, 50 after ImageNet-21k, at 224 px, from the first
-stage's workdir as named above (or --config.init=DIR). S/16 on ImageNet has one stage only.
+are on ImageNet, 90 and 240 on ImageNet-21k (--config.data.source=folder:DIR or tar:DIR). STAGE is
+pretrain (default) or finetune: 20 epochs after ImageNet, 50 after ImageNet-21k, at 224 px, from the
+first stage's workdir as named above (or --config.init=DIR). S/16 on ImageNet has one stage only.
 
 Expected on ImageNet at 224 px after both stages, S/16, B/16, L/16, H/14: 80.4, 83.5, 84.5, 85.1 %
 for 400 epochs; 81.4, 83.8, 84.9, 85.2 % for 800; 82.6, 85.2, 86.8, 87.2 % for 90 on ImageNet-21k;

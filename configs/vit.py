@@ -4,9 +4,10 @@
     python -m vit_jax.main --config=configs/vit.py:l16,imagenet21k,30 --workdir=DIR \
         --config.data.source=folder:DIR
 
-Arguments: MODEL[,DATASET[,EPOCHS]]; DATASET is imagenet2012 (default), imagenet21k or jft300m;
-EPOCHS is one that the table has, the longest by default. The table itself, and what is taken where
-it has no row, are in `vit_jax/recipes/pretraining.py`.
+Arguments: MODEL[,DATASET[,EPOCHS]]; DATASET is imagenet2012 (default), imagenet21k or jft300m, of
+which you name your copy: folder:DIR, tar:DIR, tfds:NAME (docs/data.md). EPOCHS is one that the table
+has, the longest by default. The table itself, and what is taken where it has no row, are in
+`vit_jax/recipes/pretraining.py`.
 
 Expected: ViT-B/16 pre-trained on ImageNet for 300 epochs and fine-tuned on it at 384 px reaches
 77.91 % (Table 5); on ImageNet-21k for 90 epochs 83.97 %; on JFT-300M for 7 epochs 84.15 %.

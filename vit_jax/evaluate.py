@@ -101,7 +101,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "models", nargs="+", metavar="MODEL", help="a workdir, an export, .npz, .safetensors, ..."
     )
     parser.add_argument(
-        "--source", default="", help="digits | folder:DIR | idx:DIR | tfds:NAME[:CONFIG] | fake"
+        "--source", default="", help="folder:DIR, tfds:NAME, tar:PATTERN, ...: see docs/data.md"
     )
     parser.add_argument("--split", default="", help="such as test or train[:10%%]")
     parser.add_argument("--data_dir", default="", help="where prepared TFDS data lies")

@@ -81,6 +81,21 @@ def test_examples(write, data):
     assert open_split(data, "test+validation")[1].name == "val-0.tar/c.png"
 
 
+def test_neighbours_are_one_request(write, data, monkeypatch):
+    write(SHARDS)
+    source = open_split(data, "train[:2]")
+    requests, read = [], storage.read
+
+    def counted(*arguments):
+        requests.append(arguments)
+        return read(*arguments)
+
+    monkeypatch.setattr(storage, "read", counted)
+    names = [example.name for example in source.fetch([1, 0])]
+    assert names == ["train-0.tar/folder/a.png", "train-0.tar/b.png"]
+    assert len(requests) == (1 if storage.is_remote(requests[0][0]) else 2)
+
+
 def test_a_worker_process_gets_no_index(write, data):
     write(SHARDS)
     source = open_split(data)

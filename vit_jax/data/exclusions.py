@@ -1,8 +1,9 @@
 """A list of examples to leave out of training: `config.data.exclude`, a text file.
 
 Each line is the name of an example, as in messages: `train/cat/1.jpg` in a folder or a manifest,
-`train/123` in TFDS. A tab ends it; what follows says why. Empty lines and those that begin with "#"
-say nothing. A name that cannot stand so is in double quotes, as a JSON string.
+`train/123` in TFDS, `train-0.tar/1.jpg` in tar shards. A tab ends it; what follows says why. Empty
+lines and those that begin with "#" say nothing. A name that cannot stand so is in double quotes, as
+a JSON string.
 """
 
 from __future__ import annotations

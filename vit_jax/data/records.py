@@ -10,19 +10,18 @@ import bisect
 import contextlib
 import dataclasses
 import hashlib
-import io
 import itertools
 import logging
 import os
 import random
 import time
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import safetensors.numpy
 
 from vit_jax.data import storage
 from vit_jax.errors import DataError
@@ -31,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 # Of one shard: start int64 [N], length uint32 [N] in bytes, and what the kind adds.
 Arrays = dict[str, np.ndarray]
+
+_ON_DEMAND = {"name", "name_end"}  # What is seldom asked for, and would fill the memory.
 
 _FORMAT = 1  # Of the index files; another one is made anew.
 _THREADS = 16  # They wait for the disk or the network.
@@ -106,20 +107,32 @@ class Index:
     versions: tuple[storage.Version, ...]
     scan: Scan
     directory: str
-    in_memory: dict[int, Arrays]  # By shard: what is not in `directory`.
+    shards: tuple[Arrays, ...]  # What is in memory of each.
 
-    def arrays(self, shard: int, *names: str) -> Arrays:
-        """The arrays `names` of a shard; others are not even read."""
-        if shard in self.in_memory:
-            return {name: self.in_memory[shard][name] for name in names}
-        arguments = self.paths[shard], self.versions[shard], self.scan, self.directory
-        found = _load(*arguments, names)
-        return _make(*arguments)[0] if found is None else found
+    def all_of(self, shard: int) -> Arrays:
+        """All arrays of a shard, with those of names."""
+        if self._is_kept(shard):
+            arguments = self.paths[shard], self.versions[shard], self.scan, self.directory
+            return _load(*arguments) or _make(*arguments)[0]
+        return self.shards[shard]
 
-    def all_arrays(self, *names: str) -> list[Arrays]:
-        """As `arrays`, of every shard."""
-        with _threads() as threads:
-            return list(threads.map(lambda i: self.arrays(i, *names), range(len(self.paths))))
+    def reduced(self, *names: str) -> Index:
+        """The same with no more than the arrays `names` in memory, where files have the others."""
+        shards = (
+            {name: arrays[name] for name in names} if self._is_kept(shard) else arrays
+            for shard, arrays in enumerate(self.shards)
+        )
+        return dataclasses.replace(self, shards=tuple(shards))
+
+    def _is_kept(self, shard: int) -> bool:
+        """Whether a file has the shard's index."""
+        return not _ON_DEMAND & self.shards[shard].keys()
+
+    def __reduce__(self) -> tuple:
+        arguments = self.paths, self.versions, self.scan, self.directory
+        if all(map(self._is_kept, range(len(self.paths)))):
+            return _open_index, arguments
+        return Index, (*arguments, self.shards)
 
 
 def open_index(paths: Sequence[str], scan: Scan, directory: str) -> Index:
@@ -136,33 +149,44 @@ def open_index(paths: Sequence[str], scan: Scan, directory: str) -> Index:
     Raises:
         DataError: a shard is missing, cannot be read, or is damaged.
     """
-    in_memory = {}
     with _threads() as threads:
         versions = tuple(threads.map(_version, paths))
-        order = random.sample(range(len(paths)), len(paths))
+    return _open_index(tuple(paths), versions, scan, os.path.expanduser(directory))
+
+
+def _open_index(
+    paths: tuple[str, ...], versions: tuple[storage.Version, ...], scan: Scan, directory: str
+) -> Index:
+    shards: dict[int, Arrays] = {}
+    unkept = 0
+    with _threads() as threads:
         tasks = {
             threads.submit(_complete, paths[shard], versions[shard], scan, directory): shard
-            for shard in order
+            for shard in random.sample(range(len(paths)), len(paths))
         }
         for task in _with_progress(as_completed(tasks), len(tasks)):
-            if (arrays := task.result()) is not None:
-                in_memory[tasks[task]] = arrays
-    if directory and in_memory:
+            shards[tasks.pop(task)], is_kept = task.result()
+            unkept += not is_kept
+    if directory and unkept:
         logger.warning(
             "config.data.index_dir: %s cannot be written; the index of %d shards stays in memory, "
             "and is made again at the next start.",
-            directory,
-            len(in_memory),
+            *(directory, unkept),
         )
-    return Index(tuple(paths), versions, scan, directory, in_memory)
+    ordered = tuple(shards[shard] for shard in range(len(paths)))
+    return Index(paths, versions, scan, directory, ordered)
 
 
-def _complete(path: str, version: storage.Version, scan: Scan, directory: str) -> Arrays | None:
-    """Makes a shard's index unless it is there; returns it if it cannot be kept."""
-    if _load(path, version, scan, directory, ()) is not None:
-        return None
-    arrays, is_kept = _make(path, version, scan, directory)
-    return None if is_kept else arrays
+def _complete(
+    path: str, version: storage.Version, scan: Scan, directory: str
+) -> tuple[Arrays, bool]:
+    """A shard's index, made unless it is there, and whether it is kept in `directory`."""
+    arrays, is_kept = _load(path, version, scan, directory), True
+    if arrays is None:
+        arrays, is_kept = _make(path, version, scan, directory)
+    if is_kept:
+        arrays = {name: array for name, array in arrays.items() if name not in _ON_DEMAND}
+    return arrays, is_kept
 
 
 def _version(path: str) -> storage.Version:
@@ -172,10 +196,8 @@ def _version(path: str) -> storage.Version:
         raise DataError(f"{path}: this shard cannot be read ({_reason(error)}).") from error
 
 
-def _load(
-    path: str, version: storage.Version, scan: Scan, directory: str, names: Sequence[str]
-) -> Arrays | None:
-    """Some arrays of a shard's index; None where there is none, or none of this version."""
+def _load(path: str, version: storage.Version, scan: Scan, directory: str) -> Arrays | None:
+    """A shard's index; None where there is none, or none of this version."""
     if not directory:
         return None
     file = _index_file(path, directory)
@@ -183,13 +205,13 @@ def _load(
         content = storage.read(file)
     except (OSError, DataError):
         return None
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            if str(arrays["stamp"]) == _stamp(version, scan):
-                return {name: arrays[name] for name in names}
-        logger.info("%s has changed since it was indexed: it is indexed again.", path)
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        logger.warning("%s is damaged (%s): %s is indexed again.", file, error, path)
+    if content[:4] != _checksum(content[4:]):
+        logger.warning("%s is damaged: %s is indexed again.", file, path)
+        return None
+    arrays = safetensors.numpy.load(content[4:])
+    if arrays.pop("stamp").tobytes() == _stamp(version, scan):
+        return arrays
+    logger.info("%s has changed since it was indexed: it is indexed again.", path)
     return None
 
 
@@ -201,10 +223,10 @@ def _make(path: str, version: storage.Version, scan: Scan, directory: str) -> tu
         raise DataError(f"{path} cannot be read ({_reason(error)}).") from error
     if not directory:
         return arrays, False
-    content = io.BytesIO()
-    np.savez(content, stamp=np.array(_stamp(version, scan)), **arrays)
+    stamp = np.frombuffer(_stamp(version, scan), np.uint8)
+    content = safetensors.numpy.save({**arrays, "stamp": stamp})
     try:
-        storage.write(_index_file(path, directory), content.getvalue())
+        storage.write(_index_file(path, directory), _checksum(content) + content)
     except OSError:
         return arrays, False
     return arrays, True
@@ -215,16 +237,22 @@ def _reason(error: OSError) -> str:
     return error.strerror or missing or str(error)
 
 
-def _stamp(version: storage.Version, scan: Scan) -> str:
+def _checksum(content: bytes) -> bytes:
+    """What an index file begins with; safetensors has none."""
+    return zlib.crc32(content).to_bytes(4, "little")
+
+
+def _stamp(version: storage.Version, scan: Scan) -> bytes:
     """What an index file has to say to be of use."""
-    return f"{_FORMAT} {scan.__module__}.{scan.__qualname__} {version.size} {version.written}"
+    kind = f"{scan.__module__}.{scan.__qualname__}"
+    return f"{_FORMAT} {kind} {version.size} {version.written}".encode()
 
 
 def _index_file(path: str, directory: str) -> str:
     """The file that keeps the index of the shard at `path`."""
     path = path if storage.is_remote(path) else os.path.abspath(path)
     digest = hashlib.blake2b(os.fsencode(path), digest_size=12).hexdigest()
-    return storage.join(directory, f"{digest}.npz")
+    return storage.join(directory, f"{digest}.index")
 
 
 @contextlib.contextmanager

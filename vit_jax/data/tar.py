@@ -17,6 +17,7 @@ import numpy as np
 from vit_jax.data import storage
 from vit_jax.data.examples import Example, LabelSets, Source, as_label
 from vit_jax.data.listing import natural_order
+from vit_jax.data.names import Names
 from vit_jax.data.records import Index, Records, attempt, only, open_index
 from vit_jax.data.shards import find_shards
 from vit_jax.data.splits import (
@@ -28,7 +29,7 @@ from vit_jax.data.splits import (
     with_synonyms,
 )
 from vit_jax.data.tar_members import read_member
-from vit_jax.data.tar_samples import scan
+from vit_jax.data.tar_samples import classes_of, names_of, scan
 from vit_jax.data.views import Subset
 from vit_jax.errors import DataError
 
@@ -49,10 +50,10 @@ class Tar:
 
     def __init__(self, index: Index, root: str, class_names: tuple[str, ...]):
         self.class_names = class_names
-        self._index, self._root = index, root
-        self._records = Records(index.paths, index.all_arrays("start", "length"), _parse)
         self.labels = _labels(index, class_names)
-        self._names = (-1, np.empty(0, np.bytes_))  # Of the shard that was last asked for.
+        self._index, self._root = index.reduced("start", "length"), root
+        self._records = Records(index.paths, self._index.shards, _parse)
+        self._names = (-1, Names.of([]))  # Of the shard that was last asked for.
 
     @property
     def multi_label(self) -> bool:
@@ -79,9 +80,9 @@ class Tar:
         shard, row = self._records.locate(index)
         last, names = self._names
         if shard != last:
-            names = self._index.arrays(shard, "name")["name"]
+            names = names_of(self._index.all_of(shard))
             self._names = (shard, names)
-        return self._full_name(shard, bytes(names[row]).decode("utf-8", "surrogateescape"))
+        return self._full_name(shard, names[row])
 
     def _example(self, member: tuple[str, bytes], index: int) -> Example:
         name, image = member
@@ -116,7 +117,7 @@ def tar(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
         return Tar(index_of(split), root, _class_names(index_of(reference), root, shape))
 
     def open_part(is_held_out: bool) -> Source:
-        hashes = [shard["hash"] for shard in index_of("train").all_arrays("hash")]
+        hashes = [shard["hash"] for shard in index_of("train").shards]
         chosen = held_out(np.concatenate(hashes), data.held_out_fraction)
         if is_held_out:
             logger.info(
@@ -134,10 +135,9 @@ def tar(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
 
 def _class_names(index: Index, root: str, shape: Shape) -> tuple[str, ...]:
     """The classes that the shards of an index have, or as many as their numbers say."""
-    arrays = index.all_arrays("classes", "label")
-    folders = {name for shard in arrays for name in shard["classes"].tolist()}
+    folders = {name for shard in index.shards for name in classes_of(shard)}
     if folders:
-        for path, shard in zip(index.paths, arrays, strict=True):
+        for path, shard in zip(index.paths, index.shards, strict=True):
             if len(shard["label"]) > len(shard["classes"]) == 0:
                 raise DataError(
                     f"{path} has labels that are numbers, but other shards folders for classes."
@@ -149,7 +149,7 @@ def _class_names(index: Index, root: str, shape: Shape) -> tuple[str, ...]:
                 "KEY.json."
             )
         return tuple(sorted(folders, key=natural_order))
-    count = max((int(shard["label"].max(initial=-1)) + 1 for shard in arrays), default=0)
+    count = max((int(shard["label"].max(initial=-1)) + 1 for shard in index.shards), default=0)
     names = _names_beside(root) or tuple(map(str, range(max(count, shape.num_classes))))
     if len(names) < count:
         raise DataError(
@@ -178,11 +178,11 @@ def _labels(index: Index, class_names: tuple[str, ...]) -> np.ndarray | LabelSet
     """The labels of all images, as places in `class_names`: int32 [N], or sets."""
     labels, counts, has_sets = [], [], False
     places = {name: place for place, name in enumerate(class_names)}
-    shards = index.all_arrays("label", "count", "classes")
-    for path, shard in zip(index.paths, shards, strict=True):
-        label, count, classes = shard["label"], shard["count"], shard["classes"].tolist()
-        if classes:
+    for path, shard in zip(index.paths, index.shards, strict=True):
+        label, count, classes = shard["label"], shard["count"], classes_of(shard)
+        if not places.keys() >= set(classes):
             check_known_classes(classes, class_names, path, "the training split")
+        if classes:
             label = np.array([places[name] for name in classes], np.int32)[label]
         if label.max(initial=-1) >= len(class_names):
             raise DataError(
@@ -192,12 +192,10 @@ def _labels(index: Index, class_names: tuple[str, ...]) -> np.ndarray | LabelSet
         labels.append(label)
         has_sets |= len(count) > 0
         counts.append(count if len(count) else np.ones(len(label), np.int32))
-    labels = np.concatenate(labels)
-    return (
-        LabelSets(labels, np.cumsum(np.concatenate(counts)), len(class_names))
-        if has_sets
-        else labels
-    )
+    if has_sets:
+        ends = np.cumsum(np.concatenate(counts))
+        return LabelSets(np.concatenate(labels), ends, len(class_names))
+    return np.concatenate(labels)
 
 
 def _parse(record: bytes) -> tuple[str, bytes]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.listing import IMAGE_EXTENSIONS
+from vit_jax.data.names import Names
 from vit_jax.data.records import Arrays, Forward, places
 from vit_jax.data.splits import uniform_hash
 from vit_jax.data.tar_members import Member, members
@@ -38,9 +39,10 @@ def scan(file: Forward) -> Arrays:
 
     Returns:
         What `places` returns, from an image's header to its end, and
-        name: bytes [N], UTF-8; hash: float64 [N], `uniform_hash` of the name;
+        name: uint8 [bytes], all names; name_end: int64 [N], where each ends;
+        hash: float64 [N], `uniform_hash` of the name;
         label: int32 [L]; count: int32 [N], how many an image has, empty if each has just one;
-        classes: str [C], of which labels are the places; empty if labels are numbers.
+        classes: uint8 [bytes], joined by NUL, of which labels are the places; empty if they are numbers.
 
     Raises:
         DataError: the shard is damaged; an image has no label, or a label no image; or a name or
@@ -51,19 +53,21 @@ def scan(file: Forward) -> Arrays:
     if given:
         images, labels, classes = *_pairs(images, given, file.path), []
     else:
-        names = [_class_of(name, file.path) for name in images]
-        classes = sorted(set(names))
-        labels = list(map({name: place for place, name in enumerate(classes)}.get, names))
+        folders = [_class_of(name, file.path) for name in images]
+        classes = sorted(set(folders))
+        labels = list(map({name: place for place, name in enumerate(classes)}.get, folders))
     found = images.values()
+    names = [member.name.encode("utf-8", "surrogateescape") for member in found]
     has_lists = any(isinstance(label, list) for label in labels)
     lists = [label if isinstance(label, list) else [label] for label in labels]
     return {
         **places([member.start for member in found], [member.stop for member in found], file.path),
-        "name": np.array([_encoded(member.name) for member in found], np.bytes_),
+        "name": _as_array(b"".join(names)),
+        "name_end": np.cumsum(list(map(len, names)), dtype=np.int64),
         "hash": np.array([uniform_hash(member.name) for member in found], np.float64),
         "label": np.array(list(itertools.chain.from_iterable(lists)), np.int32),
         "count": np.array(list(map(len, lists)) if has_lists else [], np.int32),
-        "classes": np.array(classes, np.str_),
+        "classes": _as_array("\0".join(classes).encode("utf-8", "surrogateescape")),
     }
 
 
@@ -199,5 +203,16 @@ def split_name(name: str) -> tuple[str, str]:
     return folder + slash + stem, dot + extension.lower()
 
 
-def _encoded(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
+def _as_array(text: bytes) -> np.ndarray:
+    return np.frombuffer(text, np.uint8)
+
+
+def names_of(arrays: Arrays) -> Names:
+    """The names of a shard's images."""
+    return Names(arrays["name"], np.concatenate([[0], arrays["name_end"]]))
+
+
+def classes_of(arrays: Arrays) -> list[str]:
+    """The classes that are folders in a shard; empty if labels are numbers."""
+    text = arrays["classes"].tobytes().decode("utf-8", "surrogateescape")
+    return text.split("\0") if text else []

@@ -119,14 +119,13 @@ class _ArrayRecords:
 
 def _tf_records(info: Any, index: Index) -> Records:
     """The records of a split, in the order of ArrayRecord files of the same dataset."""
-    arrays = index.all_arrays("start", "length")
-    for instruction, shard in zip(info.file_instructions, arrays, strict=True):
+    for instruction, shard in zip(info.file_instructions, index.shards, strict=True):
         if len(shard["start"]) != instruction.examples_in_shard:
             raise DataError(
                 f"{instruction.filename} holds {len(shard['start']):,} records, but "
                 f"dataset_info.json says {instruction.examples_in_shard:,}: copy it again."
             )
-    return Records(index.paths, arrays, tfrecord.data_of)
+    return Records(index.paths, index.shards, tfrecord.data_of)
 
 
 def label_of(name: str) -> Label:
