@@ -95,10 +95,14 @@ def read_list(path: str) -> set[str]:
 
 
 def as_line(name: str, reason: str) -> str:
-    """A line of a list, with its end."""
-    if re.search(r'^[#"]|[\x00-\x1f]', name) or name != name.strip():
-        name = json.dumps(name)
-    return f"{name}\t{reason}\n"
+    """A line of a list, with its end; a reason has no line break."""
+    return f"{quoted(name)}\t{reason}\n"
+
+
+def quoted(name: str) -> str:
+    """A name as it stands in a list."""
+    plain = name == name.strip() and not re.search(r'^[#"]|[\x00-\x1f]', name)
+    return name if plain else json.dumps(name)
 
 
 def _unquoted(name: str, where: str) -> str:
