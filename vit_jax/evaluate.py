@@ -211,7 +211,8 @@ def measure(
     rows, stopwatch = sharding.batch_sharding(classifier.mesh), Stopwatch()
     size = classifier.round_up(per_batch)
     options = model.options
-    blank = Skipping(np.zeros((*options.image_size, options.channels), np.uint8), 0)
+    label = np.zeros(options.num_classes, np.float32) if examples.multi_label else 0
+    blank = Skipping(np.zeros((*options.image_size, options.channels), np.uint8), label)
     loaded = batches(
         examples, make_transform(model), batch_size=size, sharding=rows, seed=None, skipping=blank
     )

@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax import distributed, sharding, workdir
 from vit_jax.checkpoint import Checkpoints, TrainState
+from vit_jax.data.classes import difference
 from vit_jax.data.dataset import (
     Batch,
     Dataset,
@@ -293,8 +294,9 @@ def restore_or_initialize(
     previous = read_model_file(directory)
     if previous.class_names != file.class_names:
         raise CheckpointError(
-            f"{directory} was trained on the classes {', '.join(previous.class_names)}; the data "
-            f"has {', '.join(file.class_names)}: restore its folders, or choose another --workdir."
+            f"{directory} was trained on other classes than the data has now "
+            f"({difference(previous.class_names, file.class_names)}): restore its data, or choose "
+            "another --workdir."
         )
     return checkpoints.restore(step, abstract), with_normalization(file, previous)
 

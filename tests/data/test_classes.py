@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from vit_jax.data.classes import Relabelled, match_classes
+from vit_jax.data.classes import Relabelled, difference, match_classes
 from vit_jax.data.splits import Example
 from vit_jax.errors import DataError
 
@@ -79,3 +79,23 @@ def test_targets_become_the_models():
     both, cat = np.float32([1, 1]), np.float32([1, 0])
     source = Relabelled(Labelled((both, cat)), np.array([2, 0]), num_classes=3)
     assert [source[index].label.tolist() for index in range(2)] == [[1, 0, 1], [0, 0, 1]]
+    assert source.multi_label is False  # As the source says.
+
+
+def test_several_are_read_at_once():
+    source = Relabelled(Labelled((0, 1, 1)), np.array([2, 0]), num_classes=3)
+    assert [example.label for example in source.fetch([1, 0])] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ("abc", "ab", "missing: c"),
+        ("ab", "abc", "new: c"),
+        ("abc", "xbc", "missing: a; new: x"),
+        ("abc", "acb", "class 1 was 'b' and is 'c'"),
+        ("ab", "abb", "class 2 was None and is 'b'"),
+    ],
+)
+def test_the_difference_of_two_lists(before, now, expected):
+    assert difference(tuple(before), tuple(now)) == expected

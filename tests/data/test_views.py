@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.examples import Example, LabelSets, fetch
-from vit_jax.data.views import Relabelled, Slices, Subset
+from vit_jax.data.views import Labelled, Slices, Subset
 from vit_jax.errors import DataError
 
 
@@ -41,7 +41,7 @@ class Fetching(Numbers):
 VIEWS = {
     "subset": (lambda source: Subset(source, np.array([7, 6, 0])), [7, 6, 0]),
     "relabelled": (
-        lambda source: Relabelled(source, np.arange(10), tuple("abcdefghij")),
+        lambda source: Labelled(source, np.arange(10), tuple("abcdefghij")),
         range(10),
     ),
     "slices": (

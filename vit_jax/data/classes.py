@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vit_jax.data.splits import Example, Source, abbreviate
+from vit_jax.data.examples import Example, Source, fetch
+from vit_jax.data.splits import abbreviate
 from vit_jax.errors import DataError
 
 
@@ -82,9 +84,39 @@ class Relabelled:
         return len(self.source)
 
     def __getitem__(self, index: int) -> Example:
-        example = self.source[index]
+        return self._relabelled(self.source[index])
+
+    @property
+    def multi_label(self) -> bool:
+        """As the source says."""
+        return getattr(self.source, "multi_label", False)
+
+    def fetch(self, indices: Sequence[int]) -> Iterator[Example | Exception]:
+        """Several examples; see `examples.fetch`."""
+        for example in fetch(self.source, indices):
+            yield self._relabelled(example) if isinstance(example, Example) else example
+
+    def name_of(self, index: int) -> str:
+        """The example's name."""
+        return self.source.name_of(index)
+
+    def _relabelled(self, example: Example) -> Example:
         if np.ndim(example.label) == 0:
             return example._replace(label=int(self.labels[example.label]))
         targets = np.zeros(self.num_classes, np.float32)
         targets[self.labels] = example.label
         return example._replace(label=targets)
+
+
+def difference(before: Sequence[str], now: Sequence[str]) -> str:
+    """In what two lists of classes differ, in words."""
+    gone = [name for name in before if name not in set(now)]
+    added = [name for name in now if name not in set(before)]
+    if gone or added:
+        parts = [("missing", gone), ("new", added)]
+        return "; ".join(f"{word}: {abbreviate(names)}" for word, names in parts if names)
+    pairs = enumerate(itertools.zip_longest(before, now))
+    return next(
+        (f"class {place} was {old!r} and is {new!r}" for place, (old, new) in pairs if old != new),
+        "not at all",
+    )

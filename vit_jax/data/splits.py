@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_jax.data.examples import Example as Example
 from vit_jax.data.examples import LabelSets, Source
-from vit_jax.data.views import Relabelled, Slices, Subset
+from vit_jax.data.views import Labelled, Slices, Subset
 from vit_jax.errors import ConfigError, DataError
 
 EVALUATION_SPLITS = ("validation", "val", "test")  # In the order in which they are preferred.
@@ -141,7 +141,7 @@ def _boundary(text: str | None, default: int, length: int, split: str) -> int:
     return index + length if index < 0 else index
 
 
-def select_classes(source: Source, names: tuple[str, ...], where: str) -> Relabelled:
+def select_classes(source: Source, names: tuple[str, ...], where: str) -> Labelled:
     """The examples of `source` with these classes, which are labelled by their place in `names`.
 
     Raises DataError if a class is unknown or named twice.
@@ -161,11 +161,11 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Relabe
         labels = np.array([source[index].label for index in range(len(source))])
     if isinstance(labels, LabelSets):
         indices, sets = labels.restricted(chosen)
-        return Relabelled(Subset(source, indices), sets, names)
+        return Labelled(Subset(source, indices), sets, names)
     indices = np.flatnonzero(np.isin(labels, chosen))
     places = np.argsort(chosen)
     relabelled = places[np.searchsorted(chosen[places], labels[indices])]
-    return Relabelled(Subset(source, indices), relabelled, names)
+    return Labelled(Subset(source, indices), relabelled, names)
 
 
 def cap(source: Source, limit: int) -> Source:

@@ -52,7 +52,7 @@ class Subset:
 
 
 @dataclasses.dataclass(frozen=True)
-class Relabelled:
+class Labelled:
     """The examples of another source, with labels of their own."""
 
     source: Source
