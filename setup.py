@@ -49,6 +49,12 @@ setup(
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
         "plan": ["jax[tpu]"],  # libtpu, whose compiler needs no TPU.
-        "dev": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9", "pre-commit>=4"],
+        "dev": [
+            "kubernetes-validate>=1.30",
+            "pre-commit>=4",
+            "pytest-xdist>=3.6",
+            "pytest>=8",
+            "ruff>=0.9",
+        ],
     },
 )

@@ -3,6 +3,7 @@
 import shlex
 import sys
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -51,9 +52,8 @@ def pod_of(job):
 
 @pytest.mark.parametrize("flags", [GPU, TPU], ids=["gpu", "tpu"])
 def test_the_manifests_are_valid(launch, flags):
-    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     for document in launch(*flags)[1:]:
-        validate.validate(document, KUBERNETES, strict=True)
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
 @pytest.mark.parametrize("flags", [GPU, TPU], ids=["gpu", "tpu"])
