@@ -38,7 +38,7 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.config import default_config
-from vit_jax.data.classes import Relabelled, match_classes
+from vit_jax.data.classes import LabelledForModel, match_classes
 from vit_jax.data.pipeline import Skipping, batches
 from vit_jax.data.sources import open_source
 from vit_jax.errors import ConfigError, DataError, UserError
@@ -177,7 +177,7 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     )
 
 
-def open_examples(task: Task, model: nnx.Module, ignore_class_names: bool) -> Relabelled:
+def open_examples(task: Task, model: nnx.Module, ignore_class_names: bool) -> LabelledForModel:
     """The examples, labelled by the model's classes."""
     options = model.options
     knows_classes = task.data.source.partition(":")[0] not in COUNTED_BY_MODEL
@@ -198,11 +198,11 @@ def open_examples(task: Task, model: nnx.Module, ignore_class_names: bool) -> Re
         ) from None
     if remark:
         logger.info("%s on %s: %s.", task.model, task.data.source, remark)
-    return Relabelled(source, labels, options.num_classes)
+    return LabelledForModel(source, labels, options.num_classes)
 
 
 def measure(
-    model: nnx.Module, examples: Relabelled, loss: str, batch_size: int | None
+    model: nnx.Module, examples: LabelledForModel, loss: str, batch_size: int | None
 ) -> dict[str, Any]:
     """Accuracy, loss, counts and speed of a model on all examples, each once."""
     classifier = make_classifier(model)

@@ -8,7 +8,7 @@ import pytest
 from tests.data.images import encode, random_image
 from vit_jax.data.arrays import Arrays
 from vit_jax.data.cache import Cached
-from vit_jax.data.sources import Example
+from vit_jax.data.examples import Example
 from vit_jax.errors import DataError
 
 IMAGES = [random_image(10, 20, seed=seed) for seed in range(5)]
@@ -68,3 +68,14 @@ def test_a_copy_for_a_worker_begins_empty():
     cached = Cached(Arrays("train", np.stack(IMAGES), np.arange(5), tuple("abcde")), 3, 1.0)
     copy = pickle.loads(pickle.dumps(cached))
     np.testing.assert_array_equal(copy[2].image, IMAGES[2])
+
+
+def test_many_at_once_are_held_too():
+    source = Files()
+    cached = Cached(source, 3, 1.0)
+    for _ in range(2):
+        *read, last = cached.fetch([3, 0, 5])
+        for example, index in zip(read, (3, 0), strict=True):
+            np.testing.assert_array_equal(example.image, IMAGES[index])
+        assert isinstance(last, DataError)
+    assert next(source.reads) == 2 + 2, "what cannot be decoded is tried again"

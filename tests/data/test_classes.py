@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from vit_jax.data.classes import Relabelled, difference, match_classes
+from vit_jax.data.classes import LabelledForModel, difference, match_classes
 from vit_jax.data.splits import Example
 from vit_jax.errors import DataError
 
@@ -70,20 +70,20 @@ class Labelled:
 
 
 def test_labels_become_the_models():
-    source = Relabelled(Labelled((0, 1, 1)), np.array([2, 0]), num_classes=3)
+    source = LabelledForModel(Labelled((0, 1, 1)), np.array([2, 0]), num_classes=3)
     assert [source[index].label for index in range(len(source))] == [2, 0, 0]
     assert source.class_names == ("cat", "dog")
 
 
 def test_targets_become_the_models():
     both, cat = np.float32([1, 1]), np.float32([1, 0])
-    source = Relabelled(Labelled((both, cat)), np.array([2, 0]), num_classes=3)
+    source = LabelledForModel(Labelled((both, cat)), np.array([2, 0]), num_classes=3)
     assert [source[index].label.tolist() for index in range(2)] == [[1, 0, 1], [0, 0, 1]]
     assert source.multi_label is False  # As the source says.
 
 
 def test_several_are_read_at_once():
-    source = Relabelled(Labelled((0, 1, 1)), np.array([2, 0]), num_classes=3)
+    source = LabelledForModel(Labelled((0, 1, 1)), np.array([2, 0]), num_classes=3)
     assert [example.label for example in source.fetch([1, 0])] == [0, 2]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from vit_jax.data.decoding import decode
-from vit_jax.data.sources import Example, Source
+from vit_jax.data.examples import Example, Source, fetch
 from vit_jax.errors import DataError
 
 
@@ -30,11 +31,32 @@ class Cached:
     def __len__(self) -> int:
         return len(self._source)
 
+    @property
+    def multi_label(self) -> bool:
+        """As the source says."""
+        return getattr(self._source, "multi_label", False)
+
+    def name_of(self, index: int) -> str:
+        """The example's name."""
+        return self._source.name_of(index)
+
     def __getitem__(self, index: int) -> Example:
         held = self._held.get(index)
-        if held is not None:
-            return held
-        example = self._source[index]
+        return self._keep(index, self._source[index]) if held is None else held
+
+    def fetch(self, indices: Sequence[int]) -> Iterator[Example | Exception]:
+        """Several examples; see `examples.fetch`."""
+        held = {index: self._held.get(index) for index in indices}
+        fresh = fetch(self._source, [index for index in indices if held[index] is None])
+        for index in indices:
+            example = held[index] or next(fresh)
+            try:
+                yield self._keep(index, example) if isinstance(example, Example) else example
+            except DataError as error:
+                yield error
+
+    def _keep(self, index: int, example: Example) -> Example:
+        """The example with its image decoded; held from now on, if there is room."""
         if isinstance(example.image, np.ndarray):
             return example  # It is in memory already.
         try:

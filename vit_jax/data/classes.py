@@ -65,7 +65,7 @@ def match_classes(
 
 
 @dataclasses.dataclass(frozen=True)
-class Relabelled:
+class LabelledForModel:
     """A source with the labels of a model's classes.
 
     `labels` is what `match_classes` returns; `class_names` stay the source's own.
@@ -80,16 +80,16 @@ class Relabelled:
         """The source's own."""
         return self.source.class_names
 
+    @property
+    def multi_label(self) -> bool:
+        """As the source says."""
+        return getattr(self.source, "multi_label", False)
+
     def __len__(self) -> int:
         return len(self.source)
 
     def __getitem__(self, index: int) -> Example:
         return self._relabelled(self.source[index])
-
-    @property
-    def multi_label(self) -> bool:
-        """As the source says."""
-        return getattr(self.source, "multi_label", False)
 
     def fetch(self, indices: Sequence[int]) -> Iterator[Example | Exception]:
         """Several examples; see `examples.fetch`."""

@@ -12,7 +12,7 @@ from vit_jax.data.cache import Cached
 from vit_jax.data.order import Order
 from vit_jax.data.pipeline import Skipping
 from vit_jax.data.sources import Source, open_source
-from vit_jax.errors import DataError
+from vit_jax.errors import ConfigError, DataError
 from vit_jax.models.base import as_pair
 
 BLOCK = 32  # Neighbours that `data.shuffle=blocks` keeps together: some megabytes of photographs.
@@ -74,14 +74,29 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     train, evaluation = open_split(data.train_split, True), open_split(data.eval_split, False)
     names = train.class_names
     num_classes = num_classes or len(names)
-    skipping = None
-    if data.on_error == "skip":
-        several = getattr(train, "multi_label", False)
-        label = np.zeros(len(names), np.float32) if several else 0
-        skipping = Skipping(np.zeros((*size, channels), np.uint8), label)
+    several = getattr(train, "multi_label", False)
+    if several:
+        check_several_labels(config, len(names))
+    label = np.zeros(len(names), np.float32) if several else 0
+    blank = Skipping(np.zeros((*size, channels), np.uint8), label)
+    skipping = blank if data.on_error == "skip" else None
     if data.cache_gib:
         train = Cached(train, channels, data.cache_gib)
     return Dataset(train, evaluation, *transforms_of, len(train), num_classes, names, skipping)
+
+
+def check_several_labels(config: ConfigDict, num_classes: int) -> None:
+    """Raises ConfigError if the model or its loss cannot learn any number of classes an image."""
+    if config.loss == "softmax":
+        raise ConfigError(
+            f"config.data.source={config.data.source!r} has images with several classes, and "
+            "config.loss=softmax expects one: set --config.loss=sigmoid."
+        )
+    if config.model.num_classes not in (0, num_classes):
+        raise ConfigError(
+            f"config.model.num_classes={config.model.num_classes}: images with several classes have "
+            f"targets for the {num_classes} of {config.data.source!r}; set it to 0."
+        )
 
 
 def block_of(data: ConfigDict) -> int:

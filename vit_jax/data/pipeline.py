@@ -23,8 +23,8 @@ import jax
 import numpy as np
 from absl import flags
 
+from vit_jax.data.examples import Example, Source, fetch
 from vit_jax.data.order import Order, RowGenerator
-from vit_jax.data.sources import Example, Source
 from vit_jax.errors import ConfigError, DataError
 
 # image uint8 [R, H, W, C]; label int32 [R], or targets float32 [R, K]; index int32, mask bool [R]
@@ -109,7 +109,7 @@ class _Chunks:
         mask = (positions < self.order.num_examples) | (self.order.seed is not None)
         # Padding repeats a row; where there is nothing else, it is loaded all the same.
         loaded = np.flatnonzero(mask) if mask.any() else np.zeros(1, int)
-        examples = self._read(indices[loaded].tolist())
+        examples = fetch(self.source, indices[loaded].tolist())
         draws = self._generators(positions[loaded].tolist())
         images, labels, unread = None, {}, []
         try:
@@ -133,17 +133,6 @@ class _Chunks:
             "mask": mask,
             "unread": unread,
         }
-
-    def _read(self, indices: list[int]) -> Iterator[Example | Exception]:
-        """The examples, or why they cannot be read; neighbours at once, where the source can."""
-        if hasattr(self.source, "fetch"):
-            yield from self.source.fetch(indices)
-            return
-        for index in indices:
-            try:
-                yield self.source[index]
-            except (DataError, OSError) as error:
-                yield error
 
     def _generators(self, positions: list[int]) -> Iterator[tuple[np.random.Generator, ...]]:
         """What the transform is given besides the image."""
