@@ -4,7 +4,7 @@ import tarfile
 
 import pytest
 
-from vit_jax.data.records import Forward
+from vit_jax.data.record_index import Forward
 from vit_jax.data.tar_members import members
 from vit_jax.errors import DataError
 

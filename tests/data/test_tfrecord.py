@@ -7,7 +7,8 @@ from tensorboardX.record_writer import RecordWriter
 from tensorboardX.record_writer import masked_crc32c as reference_crc32c
 
 from vit_jax.data import tfrecord
-from vit_jax.data.records import Forward, Records
+from vit_jax.data.record_index import Forward
+from vit_jax.data.records import Records
 from vit_jax.errors import DataError
 
 PAYLOADS = [b"first", b"", bytes(range(256)) * 40]

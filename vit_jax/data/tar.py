@@ -18,7 +18,8 @@ from vit_jax.data import storage
 from vit_jax.data.examples import Example, LabelSets, Source, as_label
 from vit_jax.data.listing import natural_order
 from vit_jax.data.names import Names
-from vit_jax.data.records import Index, Records, attempt, only, open_index
+from vit_jax.data.record_index import Index, open_index
+from vit_jax.data.records import Records, attempt, only
 from vit_jax.data.shards import find_shards
 from vit_jax.data.splits import (
     EVALUATION_SPLITS,

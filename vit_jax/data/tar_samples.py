@@ -19,7 +19,7 @@ import numpy as np
 
 from vit_jax.data.listing import IMAGE_EXTENSIONS
 from vit_jax.data.names import Names
-from vit_jax.data.records import Arrays, Forward, places
+from vit_jax.data.record_index import Arrays, Forward, places
 from vit_jax.data.splits import uniform_hash
 from vit_jax.data.tar_members import Member, members
 from vit_jax.errors import DataError
@@ -42,7 +42,8 @@ def scan(file: Forward) -> Arrays:
         name: uint8 [bytes], all names; name_end: int64 [N], where each ends;
         hash: float64 [N], `uniform_hash` of the name;
         label: int32 [L]; count: int32 [N], how many an image has, empty if each has just one;
-        classes: uint8 [bytes], joined by NUL, of which labels are the places; empty if they are numbers.
+        classes: uint8 [bytes], joined by NUL, of which labels are the places; empty if labels are
+        numbers.
 
     Raises:
         DataError: the shard is damaged; an image has no label, or a label no image; or a name or

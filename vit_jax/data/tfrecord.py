@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from vit_jax.data.records import Arrays, Forward, places
+from vit_jax.data.record_index import Arrays, Forward, places
 from vit_jax.errors import DataError
 
 _HEADER, _FOOTER = 12, 4
