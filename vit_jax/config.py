@@ -187,7 +187,6 @@ def _data_config() -> ConfigDict:
     """`config.data`: where images come from, and what is done to each."""
     data = ConfigDict()
     data.source = ""  # One of data/sources.py: folder:DIR | tfds:NAME | tar:PATTERN | ...
-    data.index_dir = ""  # Where lists of files and records are kept; "": the workdir's `index`.
     data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
     data.index_dir = ""  # Of indices of files and records, made once; "": the workdir's `index`.
     data.label = ""  # Of a TFDS dataset: an integer feature, or one of `vit_jax.data.labels`.
