@@ -24,6 +24,7 @@ IDENTITY = (
     *("model.", "batch_size", "seed", "optimizer.name", "optimizer.freeze"),
     *("data.source", "data.data_dir", "data.train_split", "data.classes"),
     *("data.label", "data.held_out_fraction", "data.shuffle"),
+    *("data.exclude", "data.max_train_examples"),
 )
 IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")

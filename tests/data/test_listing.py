@@ -1,12 +1,16 @@
 import logging
 import os
 import pickle
+import shutil
+import subprocess
+import sys
 import uuid
 
 import fsspec
 import numpy as np
 import pytest
 
+from tests.runs import ROOT
 from vit_jax.data import listing as module
 from vit_jax.data.listing import images_below, list_classes
 from vit_jax.data.sources import open_source
@@ -157,6 +161,50 @@ def test_worker_processes_are_sent_no_names(tmp_path, data):
     copy = pickle.loads(pickled)
     assert copy[7] == source[7]
     assert len(copy) == len(source)
+
+
+MEASURE = """
+import resource, sys, time
+from vit_jax.config import default_config
+from vit_jax.data.sources import open_source
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+data = default_config().data
+data.source, data.index_dir = f"folder:{sys.argv[1]}", sys.argv[2]
+before, start = peak(), time.perf_counter()
+sources = [
+    open_source(data, split, image_size=(1, 1), channels=3, num_classes=0)
+    for split in ("train", "validation")
+]
+print(time.perf_counter() - start, peak() - before, sum(map(len, sources)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("folders", "files"), [(20, 200), pytest.param(1000, 1200, marks=pytest.mark.slow)]
+)
+def test_many_files_are_listed_in_bounded_memory_and_open_at_once(tmp_path, folders, files):
+    """Hard links stand for ImageNet's 1.2 million files."""
+    root = tmp_path / "data"
+    for label in range(folders):
+        folder = root / f"n{label:08d}"
+        folder.mkdir(parents=True)
+        (folder / "0.JPEG").touch()
+        for index in range(1, files):
+            os.link(folder / "0.JPEG", folder / f"n{label:08d}_{index}.JPEG")
+    settle(root)
+    command = [sys.executable, "-c", MEASURE, root, tmp_path / "index"]
+    limits = [(120, 400), (5, 100)]  # Seconds and MiB, without an index and with one.
+    for most_seconds, most_memory in limits:
+        output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+        seconds, memory, count = map(float, output.stdout.split())
+        assert count == folders * files
+        assert seconds < most_seconds
+        assert memory < most_memory
+        print(f"{seconds:.2f} s, {memory:.0f} MiB")
+    shutil.rmtree(tmp_path)
 
 
 # ---------------------------------------------------------------------------- folders
