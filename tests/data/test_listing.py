@@ -283,7 +283,8 @@ def test_a_remote_index_is_current_while_the_classes_are_the_same(remote, scans,
     module._in_memory.clear()
     with caplog.at_level(logging.INFO, "vit_jax"):
         assert len(list_classes(remote, "train/", index_dir).files) == 2
-    assert f"the index in {index_dir}; remove that folder" in caplog.text
+    assert f"2 images, by the index in {index_dir}" in caplog.text
+    assert "Remove that folder after adding images to a class" in caplog.text
     filesystem.pipe_file(f"{path}/train/cow/1.jpg", b"")
     assert len(list_classes(remote, "train/", index_dir).files) == 4
     assert len(scans) == 2

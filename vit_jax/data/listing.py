@@ -77,12 +77,13 @@ def list_classes(root: str, prefix: str, index_dir: str) -> Listing:
     name = f"folder-v{_FORMAT}-{key.hexdigest()}"
     known = _in_memory.get(name) or _read_index(index_dir, name)
     if known and _is_current(root, prefix, known):
-        if storage.is_remote(root):
+        if name not in _in_memory:
             logger.info(
-                "%s: its files are those of the index in %s; remove that folder after adding some to "
-                "a class.",
-                *(where, index_dir or "memory"),
+                "%s: %s images, by the index in %s.", where, f"{len(known.files):,}", index_dir
             )
+            if storage.is_remote(root):
+                logger.info("Remove that folder after adding images to a class.")
+        _in_memory[name] = known
         return known
     if known:
         logger.info("%s has changed since its index was made: it is listed again.", where)
