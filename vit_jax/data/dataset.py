@@ -146,7 +146,7 @@ def eval_batches(
         seed=None,
         skipping=dataset.skipping,
         num_threads=config.data.num_threads,
-        num_workers=config.data.num_workers,
+        num_workers=max(config.data.num_workers, 0),  # By default none: starting them takes long.
     )
 
 
