@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import logging
 import multiprocessing
@@ -291,18 +292,11 @@ def _gather(
             parts = list(itertools.islice(chunks, num_parts))
             if not parts:
                 return
-            for part in parts:
-                if isinstance(part, DataError):
-                    raise part
-                if skipping:
-                    skipping.report(part["unread"])
-            # From worker processes always a copy: theirs is shared memory, which they take back.
-            batch = {
-                key: np.concatenate([np.asarray(part[key]) for part in parts])
-                for key in ("image", "label", "index", "mask")
-                if key != "image" or buffers is None
-            }
-            yield batch if buffers is None else {**batch, "image": buffers.take(number)}
+            if failure := next((part for part in parts if isinstance(part, DataError)), None):
+                raise failure
+            if skipping:
+                skipping.report([one for part in parts for one in part["unread"]])
+            yield _join(parts, None if buffers is None else buffers.take(number))
     except RuntimeError as error:
         if "Worker process" not in str(error):
             raise
@@ -312,6 +306,17 @@ def _gather(
         ) from error
     finally:
         chunks.close()
+        if buffers is None:
+            gc.collect()  # Grain's cycles hold shared memory, of which Python would warn at the end.
+
+
+def _join(parts: list[dict[str, Any]], images: np.ndarray | None) -> Batch:
+    """One batch of its parts; `images` is where theirs lie already, if anywhere."""
+    keys = ("label", "index", "mask") if images is not None else ("image", "label", "index", "mask")
+    # From worker processes always a copy: theirs is shared memory, which they take back.
+    batch = {key: np.concatenate([np.asarray(part[key]) for part in parts]) for key in keys}
+    parts.clear()
+    return batch if images is None else {**batch, "image": images}
 
 
 def to_global(
