@@ -1,5 +1,6 @@
 """Reading image files of every kind."""
 
+import io
 import struct
 import zlib
 
@@ -26,6 +27,20 @@ def test_jpeg():
     content = encode(smooth_image(32, 48), "JPEG", quality=95)
     expected = cv2.cvtColor(cv2.imdecode(np.frombuffer(content, np.uint8), -1), cv2.COLOR_BGR2RGB)
     assert np.abs(decode(content, 3).astype(int) - expected).max() <= 2
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "WEBP", "BMP", "GIF", "TIFF", "JPEG", "PPM"])
+def test_formats_are_told_by_content(file_format, tmp_path):
+    image = smooth_image(20, 30)
+    path = tmp_path / "x.jpg"  # Whatever it holds.
+    path.write_bytes(encode(image, file_format))
+    assert np.abs(decode(path.read_bytes(), 3).astype(int) - image).mean() < 6
+
+
+def test_progressive_jpeg():
+    content = encode(smooth_image(32, 48), "JPEG", quality=95, progressive=True)
+    assert b"\xff\xc2" in content
+    np.testing.assert_array_equal(decode(content, 3), np.asarray(Image.open(io.BytesIO(content))))
 
 
 def test_grey():
@@ -79,6 +94,10 @@ def test_cmyk():
     assert b"Adobe" in content
     np.testing.assert_allclose(decode(content, 3)[8, 8], (245, 122, 0), atol=3)
     np.testing.assert_array_equal(decode(encode(image, "TIFF"), 3)[8, 8], (245, 122, 0))
+    # A file without the marker is taken for Adobe's too, which is what most are.
+    at = content.index(b"\xff\xee")
+    plain = content[:at] + content[at + 2 + int.from_bytes(content[at + 2 : at + 4]) :]
+    np.testing.assert_allclose(decode(plain, 3)[8, 8], (245, 122, 0), atol=3)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -147,12 +166,17 @@ def test_not_an_image(content, reason):
         decode(content, 3)
 
 
-def test_implausible_size_is_refused_without_allocating():
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG"])
+def test_implausible_size_is_refused_without_allocating(file_format):
     def chunk(kind, body):
         checksum = zlib.crc32(kind + body)
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", checksum)
 
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b""))
+    if file_format == "JPEG":
+        jpeg = encode(smooth_image(16, 16), "JPEG")
+        at = jpeg.index(b"\xff\xc0") + 5
+        content = jpeg[:at] + struct.pack(">HH", 60_000, 60_000) + jpeg[at + 4 :]
     with pytest.raises(DataError, match="3600000000 pixels"):
         decode(content, 3)

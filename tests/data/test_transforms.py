@@ -1,6 +1,8 @@
 """From an image file to the array that a batch holds, in training and evaluation."""
 
 import pickle
+import subprocess
+import sys
 
 import cv2
 import numpy as np
@@ -136,3 +138,32 @@ def test_what_cannot_work_is_refused_when_the_transform_is_built(data):
     data.train_crop = "resize_crop(16)"
     with pytest.raises(ConfigError, match="side=16 is smaller than the 32×32"):
         train_transform(data, (32, 32), 3)
+
+
+PEAK_OF_A_PROCESS = """
+import io, resource, sys
+import numpy as np
+from PIL import Image
+from vit_jax import config
+from vit_jax.data.transforms import eval_transform
+
+data = config.default_config().data
+transform = eval_transform(data, (32, 32), 3)
+file = io.BytesIO()
+Image.new("RGB", (64, 48), "red").save(file, "PNG")
+transform(file.getvalue())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(2):
+    transform(open(sys.argv[1], "rb").read())
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file_format", "limit"), [("PNG", 900), ("JPEG", 100)])
+def test_the_memory_of_a_hundred_megapixels_is_bounded(file_format, limit, tmp_path):
+    path = tmp_path / "large.bin"
+    path.write_bytes(encode(Image.new("RGB", (12_000, 9_000), (10, 20, 30)), file_format))
+    command = [sys.executable, "-c", PEAK_OF_A_PROCESS, str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(result.stdout) < limit  # MiB. Pillow's pixels take four bytes each, 412 MiB.
