@@ -19,8 +19,6 @@ Size = tuple[int, int]  # (height, width), in pixels.
 Box = tuple[int, int, int, int]  # (top, left, height, width), in pixels.
 Resizer = Callable[..., np.ndarray]  # (Picture, size, box=None) -> uint8 [*size, C].
 
-cv2.setNumThreads(0)  # The pipeline has a thread for each core already.
-
 _PILLOW_FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _OPENCV_FLAGS = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
 
