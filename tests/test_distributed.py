@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from jax._src.clusters.ompi_cluster import OmpiCluster
 from jax._src.clusters.slurm_cluster import SlurmCluster
@@ -9,7 +10,7 @@ from jax._src.clusters.slurm_cluster import SlurmCluster
 from tests.runs import connected, start_command
 from vit_jax import distributed
 from vit_jax.distributed import Cluster, resolve, share_of_gpus
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, DataError
 
 FLAGS = Cluster("host:1234", 4, 2)
 SLURM = {
@@ -154,3 +155,10 @@ def test_processes_that_do_not_meet_end_with_one_message(tmp_path, process_id, m
     assert message in output
     assert "within 1 s" in output
     assert not (tmp_path / "run").exists()
+
+
+def test_processes_that_see_other_data_are_named(monkeypatch):
+    distributed.check_same("training examples", 5)
+    monkeypatch.setattr(distributed, "gather", lambda value: np.array([value, value, 7]))
+    with pytest.raises(DataError, match=r"Process 0 has 5 training examples, process 2 has 7: all"):
+        distributed.check_same("training examples", 5)

@@ -15,10 +15,10 @@ from vit_jax.errors import CheckpointError
 def recorded(tmp_path):
     """A function that records a config with some keys set, as a run or as its resumption."""
 
-    def record(*, resuming=True, **values):
+    def record(*, resuming=True, num_train_examples=64, **values):
         config = default_config()
         config.update_from_flattened_dict(values)
-        workdir.record_config(epath.Path(tmp_path), config, resuming=resuming)
+        workdir.record_config(epath.Path(tmp_path), config, num_train_examples, resuming=resuming)
 
     record(resuming=False)
     return record
@@ -128,7 +128,16 @@ def test_a_pair_equals_the_list_it_is_stored_as(tmp_path, caplog):
     for resuming in (False, True):
         config = default_config()
         config.model.image_size = (64, 32)
-        workdir.record_config(epath.Path(tmp_path), config, resuming=resuming)
+        workdir.record_config(epath.Path(tmp_path), config, 64, resuming=resuming)
+    assert not caplog.records
+
+
+def test_other_data_is_mentioned(recorded, caplog):
+    recorded(num_train_examples=1_065)
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith("The data had 64 training examples before this resume and has 1,065")
+    caplog.clear()
+    recorded(num_train_examples=1_065)
     assert not caplog.records
 
 

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, DataError
 
 HEARTBEAT_SECONDS = 60  # JAX ends the other processes so long after one died or hung.
 PARTING_SECONDS = 15  # A process that failed waits so long for the others to fail as well.
@@ -275,3 +275,14 @@ def _unreachable_message(cluster: Cluster | None, seconds: float) -> str:
 def gather(value: int | bool | np.generic) -> np.ndarray:
     """Every process's `value`, [processes]; waits until all have called this."""
     return multihost_utils.process_allgather(np.asarray(value))
+
+
+def check_same(what: str, number: int) -> None:
+    """Raises DataError, in every process, unless all have the same `number` of `what`."""
+    numbers = np.atleast_1d(gather(number))
+    other = int(np.argmax(numbers != numbers[0]))
+    if other:
+        raise DataError(
+            f"Process 0 has {numbers[0]:,} {what}, process {other} has {numbers[other]:,}: all hosts "
+            "must see the same data, and no older list of it in config.data.index_dir."
+        )

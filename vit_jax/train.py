@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -28,7 +27,6 @@ from vit_jax.data.dataset import (
     open_dataset,
     train_batches,
 )
-from vit_jax.data.storage import is_remote
 from vit_jax.errors import CheckpointError
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.forward import Forward, make_forward
@@ -88,9 +86,7 @@ def run(
     sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
     if not dry_run:
         workdir.check_apart_from_weights(directory, config.init)
-    index_dir = (
-        "" if dry_run or is_remote(os.fspath(directory)) else os.path.join(directory, "index")
-    )
+    index_dir = "" if dry_run else workdir.index_directory(directory)
     dataset = open_dataset(config, required=not dry_run, index_dir=index_dir)
     options, durations, schedule, groups, optimizer, initialize, abstract = assemble(
         config, dataset, mesh
@@ -112,13 +108,14 @@ def run(
             read_initial_weights(config, file, abstract)
         return {}
 
+    distributed.check_same("training examples", dataset.num_train_examples)
     directory = workdir.open_directory(directory)
     workdir.enable_compilation_cache(directory)
     checkpoints = Checkpoints(
         directory, keep=config.keep_checkpoints, best_metric=config.best_metric
     )
     start_step = checkpoints.latest_step
-    workdir.record_config(directory, config, resuming=start_step > 0)
+    workdir.record_config(directory, config, dataset.num_train_examples, resuming=start_step > 0)
     state, file = restore_or_initialize(directory, config, file, checkpoints, initialize, abstract)
     if jax.process_index() == 0:
         write_model_file(directory, file)

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 import vit_jax
 from vit_jax import distributed
 from vit_jax.config import default_config, flatten
+from vit_jax.data.storage import is_remote
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import write_json
 
@@ -86,31 +87,48 @@ def check_apart_from_weights(directory: str | os.PathLike[str], init: str) -> No
         )
 
 
+def index_directory(directory: str | os.PathLike[str]) -> str:
+    """Where indices of the data are kept unless the config says; "", nowhere, for a URL."""
+    path = os.fspath(directory)
+    return "" if is_remote(path) else os.path.join(path, "index")
+
+
 def enable_compilation_cache(directory: epath.Path) -> None:
     """Keeps compiled programs in the workdir, unless JAX is told another place."""
     if not jax.config.jax_compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", str(directory / "compilation_cache"))
 
 
-def record_config(directory: epath.Path, config: ConfigDict, *, resuming: bool) -> None:
-    """Writes `config.json`, the resolved config with the packages' versions.
+def record_config(
+    directory: epath.Path, config: ConfigDict, num_train_examples: int, *, resuming: bool
+) -> None:
+    """Writes `config.json`, the resolved config with the data's size and the packages' versions.
 
-    When a run is resumed, differences from the config it had are logged; raises CheckpointError
-    for one that would make it another run.
+    When a run is resumed, differences from the config and the data it had are logged; raises
+    CheckpointError for one that would make it another run.
     """
     path = directory / "config.json"
     current = as_json(config)
     if resuming and path.exists():
         try:
-            previous = dict(json.loads(path.read_text())["config"])
+            record = json.loads(path.read_text())
+            previous, size = dict(record["config"]), record.get("num_train_examples")
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error!r}): remove it to resume without comparing configs."
             ) from error
         check_same_run(directory, previous, current)
+        if size not in (None, num_train_examples):
+            logger.warning(
+                "The data had %s training examples before this resume and has %s now: from here on "
+                "their order is another one.",
+                f"{size:,}",
+                f"{num_train_examples:,}",
+            )
     distributed.gather(0)  # All have read the file before it changes.
     if jax.process_index() == 0:
-        write_json(path, {"config": current, "versions": package_versions()})
+        record = {"config": current, "num_train_examples": num_train_examples}
+        write_json(path, {**record, "versions": package_versions()})
 
 
 def as_json(config: ConfigDict) -> dict:
