@@ -109,6 +109,7 @@ def run(
         return {}
 
     distributed.check_same("training examples", dataset.num_train_examples)
+    distributed.check_same("evaluation examples", len(dataset.eval))
     directory = workdir.open_directory(directory)
     workdir.enable_compilation_cache(directory)
     checkpoints = Checkpoints(

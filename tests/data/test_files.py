@@ -82,6 +82,7 @@ def test_links_are_followed_but_never_in_circles(tmp_path):
     (tmp_path / "tree/linked").symlink_to(tmp_path / "real")
     (tmp_path / "tree/sub/loop").symlink_to(tmp_path / "tree")
     (tmp_path / "tree/broken.jpg").symlink_to(tmp_path / "nothing")
+    (tmp_path / "tree/itself").symlink_to(tmp_path / "tree/itself")
     assert find(tmp_path, "tree") == ["tree/broken.jpg", "tree/linked/1.jpg"]
 
 

@@ -216,6 +216,7 @@ def test_links_that_lead_back_are_not_followed(tmp_path):
     (tmp_path / "a" / "self").symlink_to(tmp_path / "a")
     (tmp_path / "a" / "other").symlink_to(tmp_path / "b")
     (tmp_path / "b" / "back").symlink_to(tmp_path / "a")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path / "a" / "loop")
     assert sorted(images_below(str(tmp_path), "a")) == ["a/1.jpg", "a/other/1.jpg"]
 
 

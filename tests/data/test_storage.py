@@ -77,6 +77,22 @@ def test_a_failing_server_is_named(monkeypatch):
         storage.probe("s3://bucket", "config.data.source")
 
 
+@pytest.mark.parametrize(
+    ("function", "method"),
+    [("exists", "exists"), ("is_folder", "isdir"), ("glob", "glob"), ("version_of", "info")],
+)
+def test_a_stores_own_errors_are_data_errors(monkeypatch, function, method):
+    class HttpError(Exception):
+        pass
+
+    def refuse(*args):
+        raise HttpError("403: forbidden")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), method, refuse)
+    with pytest.raises(DataError, match=r"memory://bucket/\* cannot be read \(403: forbidden\)"):
+        getattr(storage, function)("memory://bucket/*")
+
+
 def test_a_file_is_written_whole_or_not_at_all(folder):
     path = storage.join(folder, "new", "folder", "file")
     storage.write(path, b"first")

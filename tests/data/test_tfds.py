@@ -50,6 +50,7 @@ def examples(split, label_key):
     for index in range(SIZES[split]):
         values = {"image": png(10 * index), label_key: index % 2, "file_name": b"x"}
         values["label_x_position"] = 3 * index
+        values["number"] = index - 1
         values["objects/pixel_coords"] = [1.0, 2.0, 9.2] * (3 + index)
         yield serialized_example(**values)
 
@@ -83,6 +84,7 @@ def write_dataset(root, file_format="array_record", label_key="label", num_shard
         "image": tfds.features.Image(shape=(None, None, 3)),
         label_key: tfds.features.ClassLabel(names=["cat", "dog"]),
         "label_x_position": tfds.features.ClassLabel(num_classes=32),
+        "number": tfds.features.Scalar(np.int64),
         "objects": tfds.features.Sequence(
             {"pixel_coords": tfds.features.Tensor(shape=(3,), dtype=np.float32)}
         ),
@@ -152,6 +154,14 @@ def test_other_labels(tiny, label, labels, num_classes):
     image = decode(source[1].image, 3)
     # Dsprites stores its pixels as 0 and 1.
     assert (image == (10 * 255 % 256 if label.startswith("dsprites") else 10)).all()
+
+
+def test_labels_that_are_no_class_are_named(tiny):
+    tiny.label = "number"
+    found = open_split(tiny, num_classes=3).fetch(range(5))
+    assert [example.label for example in found[1:4]] == [0, 1, 2]
+    for index, label in ((0, -1), (4, 3)):
+        assert f"train/{index}: its label is {label}, none of the 3 classes" in str(found[index])
 
 
 def test_splits(tiny):

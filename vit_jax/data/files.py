@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from vit_jax.data import storage
 from vit_jax.data.listing import IMAGE_EXTENSIONS, is_image, natural_order
 from vit_jax.errors import DataError
 
@@ -76,9 +77,8 @@ def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterat
     """
     try:
         status = os.stat(folder)
-        with os.scandir(folder) as entries:
-            is_folder = {entry.name: entry.is_dir() for entry in entries if _is_wanted(entry)}
-    except OSError:
+        is_folder = dict(storage.list_folder(folder))
+    except (OSError, DataError):
         yield folder
         return
     identity = (status.st_dev, status.st_ino)
@@ -86,14 +86,10 @@ def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterat
         return
     for name in sorted(is_folder, key=natural_order):
         path = os.path.join(folder, name)
-        if is_folder[name]:
+        if is_folder[name] and name[0] != ".":
             yield from walk(path, above | {identity})
-        else:
+        elif not is_folder[name] and is_image(name):
             yield path
-
-
-def _is_wanted(entry: os.DirEntry) -> bool:
-    return is_image(entry.name) or (entry.name[0] != "." and entry.is_dir())
 
 
 def read_ahead(

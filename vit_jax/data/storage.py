@@ -79,16 +79,18 @@ def probe(path: str, key: str, seconds: float = PROBE_SECONDS) -> bool:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder at `path`."""
-    if is_remote(path):
+    if not is_remote(path):
+        return os.path.exists(path)
+    with _named_errors(path):
         return _filesystem(path).exists(path)
-    return os.path.exists(path)
 
 
 def is_folder(path: str) -> bool:
     """Whether `path` is a folder; in a bucket, whether names go on below it."""
-    if is_remote(path):
+    if not is_remote(path):
+        return os.path.isdir(path)
+    with _named_errors(path):
         return _filesystem(path).isdir(path)
-    return os.path.isdir(path)
 
 
 def list_folder(path: str) -> Iterator[Entry]:
@@ -109,7 +111,11 @@ def list_folder(path: str) -> Iterator[Entry]:
 def _list_local(path: str) -> Iterator[Entry]:
     with os.scandir(path) as entries:
         for entry in entries:
-            yield Entry(entry.name, entry.is_dir())
+            try:
+                is_folder = entry.is_dir()
+            except OSError:  # A link that leads to itself, or where one may not look.
+                is_folder = False
+            yield Entry(entry.name, is_folder)
 
 
 def _list_remote(path: str) -> Iterator[Entry]:
@@ -125,15 +131,17 @@ def glob(pattern: str) -> list[str]:
     if not is_remote(pattern):
         return globbing.glob(pattern, recursive=True)
     filesystem = _filesystem(pattern)
-    return [filesystem.unstrip_protocol(path) for path in filesystem.glob(pattern)]
+    with _named_errors(pattern):
+        return [filesystem.unstrip_protocol(path) for path in filesystem.glob(pattern)]
 
 
 def version_of(path: str) -> Version:
-    """What changes when the file at `path` does; raises OSError if there is none."""
+    """What changes when the file at `path` does; raises OSError if there is none, as `read` does."""
     if not is_remote(path):
         status = os.stat(path)
         return Version(status.st_size, str(status.st_mtime_ns))
-    information = _filesystem(path).info(path)
+    with _named_errors(path):
+        information = _filesystem(path).info(path)
     marks = ("etag", "ETag", "md5Hash", "generation", "mtime", "LastModified", "updated", "created")
     written = next((str(information[mark]) for mark in marks if information.get(mark)), "")
     return Version(information["size"], written)
@@ -146,12 +154,8 @@ def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
         OSError: it cannot be read; remote stores' own errors come as DataError.
     """
     if is_remote(path):
-        try:
+        with _named_errors(path):
             return _filesystem(path).cat_file(path, start=start or None, end=stop)
-        except OSError:
-            raise
-        except Exception as error:  # Each store has its own.
-            raise DataError(f"{path} cannot be read ({error})") from error
     if stop is None:
         with open(path, "rb") as file:
             file.seek(start)
@@ -185,6 +189,17 @@ def write(path: str, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
+
+
+@contextlib.contextmanager
+def _named_errors(path: str) -> Iterator[None]:
+    """Makes a DataError of what is neither that nor an OSError: each store has errors of its own."""
+    try:
+        yield
+    except (DataError, OSError):
+        raise
+    except Exception as error:
+        raise DataError(f"{path} cannot be read ({error})") from error
 
 
 def _filesystem(path: str) -> fsspec.AbstractFileSystem:

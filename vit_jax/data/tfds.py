@@ -84,6 +84,11 @@ class Tfds:
             image, label = example["image"], int(self._label.compute(example))
         except Exception as error:  # Damaged bytes are met with errors of many kinds.
             raise DataError(f"{name}: its record is damaged ({error})") from error
+        if not 0 <= label < len(self.class_names):
+            raise DataError(
+                f"{name}: its label is {label}, none of the {len(self.class_names):,} classes; a split "
+                "without labels has -1"
+            )
         if self._label.pixel_scale != 1:
             image = decode(image, channels=1) * np.uint8(self._label.pixel_scale)
         return Example(image, label, name)
