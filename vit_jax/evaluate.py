@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from etils import epath
 from flax import nnx
 from ml_collections import ConfigDict
@@ -38,8 +37,9 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.config import default_config
+from vit_jax.data.chunks import Skipping
 from vit_jax.data.classes import LabelledForModel, match_classes
-from vit_jax.data.pipeline import Skipping, batches
+from vit_jax.data.pipeline import batches
 from vit_jax.data.sources import open_source
 from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.evaluators.classification import ClassificationEvaluator
@@ -211,10 +211,15 @@ def measure(
     rows, stopwatch = sharding.batch_sharding(classifier.mesh), Stopwatch()
     size = classifier.round_up(per_batch)
     options = model.options
-    label = np.zeros(options.num_classes, np.float32) if examples.multi_label else 0
-    blank = Skipping(np.zeros((*options.image_size, options.channels), np.uint8), label)
     loaded = batches(
-        examples, make_transform(model), batch_size=size, sharding=rows, seed=None, skipping=blank
+        examples,
+        make_transform(model),
+        batch_size=size,
+        sharding=rows,
+        seed=None,
+        skipping=Skipping.of(
+            examples, (*options.image_size, options.channels), options.num_classes
+        ),
     )
     with contextlib.closing(loaded):
         means = evaluator(classifier.params, stopwatch.time(loaded))

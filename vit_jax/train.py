@@ -135,7 +135,7 @@ def run(
         batch_size=config.batch_size,
         num_train_examples=dataset.num_train_examples,
         macs=options.macs(),
-        max_skipped=config.data.max_skipped if dataset.skipping else None,
+        max_skipped=config.data.max_skipped if dataset.train_skipping else None,
     )
     try:
         rows = sharding.batch_sharding(mesh)

@@ -6,9 +6,9 @@ from PIL import Image, ImageEnhance, ImageFilter
 
 from tests.data.images import photograph
 from vit_jax.data.augmentation import AUGMENTATIONS, color_jitter, random_erasing, three_augment
+from vit_jax.data.examples import Example
 from vit_jax.data.operations import parse
 from vit_jax.data.pipeline import host_batches
-from vit_jax.data.splits import Example
 from vit_jax.data.transforms import train_transform
 from vit_jax.errors import ConfigError
 

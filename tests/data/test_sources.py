@@ -2,7 +2,8 @@ import pytest
 
 from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset
-from vit_jax.data.sources import Example, Source, open_source
+from vit_jax.data.examples import Example, Source
+from vit_jax.data.sources import open_source
 from vit_jax.errors import ConfigError, DataError
 
 

@@ -3,8 +3,9 @@ import pickle
 
 import pytest
 
+from vit_jax.data.examples import Example
 from vit_jax.data.sources import open_source
-from vit_jax.data.splits import Example, open_split, select_classes
+from vit_jax.data.splits import open_split, select_classes
 from vit_jax.errors import ConfigError, DataError
 
 

@@ -12,7 +12,8 @@ import zlib
 import ml_collections
 import numpy as np
 
-from vit_jax.data.splits import EVALUATION_SPLITS, Example, Shape, Splits
+from vit_jax.data.examples import Example
+from vit_jax.data.splits import EVALUATION_SPLITS, Shape, Splits
 from vit_jax.errors import ConfigError, DataError
 
 

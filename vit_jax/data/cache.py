@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vit_jax.data.decoding import decode
-from vit_jax.data.examples import Example, Source, fetch
+from vit_jax.data.examples import Example, Source, fetch, has_label_sets
 from vit_jax.errors import DataError
 
 
@@ -34,7 +34,7 @@ class Cached:
     @property
     def multi_label(self) -> bool:
         """As the source says."""
-        return getattr(self._source, "multi_label", False)
+        return has_label_sets(self._source)
 
     def name_of(self, index: int) -> str:
         """The example's name."""

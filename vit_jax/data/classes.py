@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vit_jax.data.examples import Example, Source, fetch
+from vit_jax.data.examples import Example, Source, fetch, has_label_sets
 from vit_jax.data.splits import abbreviate
 from vit_jax.errors import DataError
 
@@ -83,7 +83,7 @@ class LabelledForModel:
     @property
     def multi_label(self) -> bool:
         """As the source says."""
-        return getattr(self.source, "multi_label", False)
+        return has_label_sets(self.source)
 
     def __len__(self) -> int:
         return len(self.source)

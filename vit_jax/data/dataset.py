@@ -9,9 +9,10 @@ from ml_collections import ConfigDict
 
 from vit_jax.data import pipeline, transforms
 from vit_jax.data.cache import Cached
+from vit_jax.data.chunks import Skipping
+from vit_jax.data.examples import Source, has_label_sets
 from vit_jax.data.order import Order
-from vit_jax.data.pipeline import Skipping
-from vit_jax.data.sources import Source, open_source
+from vit_jax.data.sources import open_source
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.models.base import as_pair
 
@@ -31,7 +32,9 @@ class Dataset:
     num_train_examples: int
     num_classes: int
     class_names: tuple[str, ...]
-    skipping: Skipping | None = None  # None: an example that cannot be read is an error.
+    # What stands for an example that cannot be read; None: it is an error.
+    train_skipping: Skipping | None = None
+    eval_skipping: Skipping | None = None
 
 
 def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = "") -> Dataset:
@@ -74,15 +77,15 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     train, evaluation = open_split(data.train_split, True), open_split(data.eval_split, False)
     names = train.class_names
     num_classes = num_classes or len(names)
-    several = getattr(train, "multi_label", False)
-    if several:
+    if has_label_sets(train):
         check_several_labels(config, len(names))
-    label = np.zeros(len(names), np.float32) if several else 0
-    blank = Skipping(np.zeros((*size, channels), np.uint8), label)
-    skipping = blank if data.on_error == "skip" else None
     if data.cache_gib:
         train = Cached(train, channels, data.cache_gib)
-    return Dataset(train, evaluation, *transforms_of, len(train), num_classes, names, skipping)
+    skipping = [
+        Skipping.of(source, (*size, channels), len(names)) if data.on_error == "skip" else None
+        for source in (train, evaluation)
+    ]
+    return Dataset(train, evaluation, *transforms_of, len(train), num_classes, names, *skipping)
 
 
 def check_several_labels(config: ConfigDict, num_classes: int) -> None:
@@ -128,7 +131,7 @@ def train_batches(
         copies=config.data.repeated_augmentation,
         start=start,
         stop=stop,
-        skipping=dataset.skipping,
+        skipping=dataset.train_skipping,
         num_threads=config.data.num_threads,
         num_workers=config.data.num_workers,
     )
@@ -144,7 +147,7 @@ def eval_batches(
         batch_size=config.batch_size,
         sharding=sharding,
         seed=None,
-        skipping=dataset.skipping,
+        skipping=dataset.eval_skipping,
         num_threads=config.data.num_threads,
         num_workers=max(config.data.num_workers, 0),  # By default none: starting them takes long.
     )
@@ -155,7 +158,7 @@ def count_skipped(config: ConfigDict, dataset: Dataset, count: int) -> dict[str,
 
     Raises DataError if they are too many.
     """
-    if not dataset.skipping:
+    if not dataset.eval_skipping:
         return {}
     skipped, total = len(dataset.eval) - count, len(dataset.eval)
     if skipped > config.data.max_skipped * total:

@@ -42,6 +42,11 @@ class Source(Protocol):
         ...
 
 
+def has_label_sets(source: Source) -> bool:
+    """Whether an example has any number of classes, so that its label is an array."""
+    return getattr(source, "multi_label", False)
+
+
 def fetch(source: Source, indices: Sequence[int]) -> Iterator[Example | Exception]:
     """The examples at `indices`, neighbours in one request where the source can.
 

@@ -8,10 +8,8 @@ anywhere at no cost.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import itertools
-import logging
 import multiprocessing
 import os
 import signal
@@ -24,8 +22,9 @@ import jax
 import numpy as np
 from absl import flags
 
-from vit_jax.data.examples import Example, Source, fetch
-from vit_jax.data.order import Order, RowGenerator
+from vit_jax.data.chunks import Buffers, Chunks, Skipping, num_distinct_rows
+from vit_jax.data.examples import Source
+from vit_jax.data.order import Order
 from vit_jax.errors import ConfigError, DataError
 
 # image uint8 [R, H, W, C]; label int32 [R], or targets float32 [R, K]; index int32, mask bool [R]
@@ -35,154 +34,6 @@ _ENDLESS = 1 << 40  # Batches of a training run without `stop`.
 PREFETCHED_BATCHES = 2
 _MAX_CHUNK_ROWS = 32  # Amortises what an element costs in Grain, some 50 µs.
 _CORES_PER_WORKER = 8  # That threads of one process keep busy, under one interpreter lock.
-
-logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Skipping:
-    """What stands for an example that cannot be read: a row whose mask is False, never another one.
-
-    Its name and the reason are logged once.
-    """
-
-    image: np.ndarray  # uint8 [H, W, C]
-    label: int | np.ndarray
-    reported: set[str] = dataclasses.field(default_factory=set)
-
-    def report(self, unread: list[tuple[str, str]]) -> None:
-        """Logs the names, with reasons, that are new."""
-        for name, reason in unread:
-            if name not in self.reported:
-                self.reported.add(name)
-                logger.warning("Left out: %s: %s", name, reason)
-
-
-class _Buffers:
-    """The images of batches in the making: threads write their rows where they will stay."""
-
-    def __init__(self, num_rows: int):
-        self._num_rows = num_rows
-        self._lock = threading.Lock()
-        self._images: dict[int, np.ndarray] = {}
-
-    def of(self, batch: int, shape: tuple[int, ...]) -> np.ndarray:
-        """The batch's array, uint8 [rows, *shape]; made by who comes first."""
-        with self._lock:
-            if batch not in self._images:
-                self._images[batch] = np.empty((self._num_rows, *shape), np.uint8)
-            return self._images[batch]
-
-    def take(self, batch: int) -> np.ndarray:
-        """The batch's array, which is finished."""
-        with self._lock:
-            return self._images.pop(batch)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Chunks:
-    """Random access to the rows of the batches, a few rows at a time.
-
-    Chunk k holds the rows `parts[k % P]`, of P parts, of batch `start + k // P`; its images lie in
-    `buffers` if there are any. A chunk with an unreadable example is a `DataError`, unless such are
-    skipped: returned, for a raised one loses its type on its way from a worker process.
-    """
-
-    source: Source
-    transform: Callable[..., np.ndarray]
-    order: Order
-    batch_size: int
-    num_distinct: int
-    parts: tuple[np.ndarray, ...]
-    start: int
-    stop: int
-    skipping: Skipping | None
-    buffers: _Buffers | None
-
-    def __len__(self) -> int:
-        return (self.stop - self.start) * len(self.parts)
-
-    def __getitem__(self, chunk: int) -> dict[str, Any] | DataError:
-        number, part = divmod(int(chunk), len(self.parts))
-        batch, rows = self.start + number, self.parts[part]
-        positions = batch * self.batch_size + rows
-        indices = self.order.indices(batch * self.num_distinct + rows % self.num_distinct)
-        mask = (positions < self.order.num_examples) | (self.order.seed is not None)
-        # Padding repeats a row; where there is nothing else, it is loaded all the same.
-        loaded = np.flatnonzero(mask) if mask.any() else np.zeros(1, int)
-        examples = fetch(self.source, indices[loaded].tolist())
-        draws = self._generators(positions[loaded].tolist())
-        images, labels, unread = None, {}, []
-        try:
-            for row, example, rng in zip(loaded.tolist(), examples, draws, strict=True):
-                image, labels[row], failure = self._load(example, rng, indices[row], positions[row])
-                if images is None:
-                    images = self._allocate(number, part, image.shape)
-                images[row] = image
-                if failure:
-                    unread.append(failure)
-                    mask[row] = False
-        except DataError as error:
-            return error
-        last = loaded[-1]
-        images[len(loaded) :] = images[last]
-        targets = np.asarray([labels.get(row, labels[last]) for row in range(len(rows))])
-        return {
-            "image": images,
-            "label": targets.astype(np.int32 if targets.ndim == 1 else np.float32),
-            "index": indices.astype(np.int32),
-            "mask": mask,
-            "unread": unread,
-        }
-
-    def _generators(self, positions: list[int]) -> Iterator[tuple[np.random.Generator, ...]]:
-        """What the transform is given besides the image."""
-        generator = None if self.order.seed is None else RowGenerator(self.order.seed)
-        for position in positions:
-            yield () if generator is None else (generator.at(position),)
-
-    def _load(
-        self,
-        example: Example | Exception,
-        rng: tuple[np.random.Generator, ...],
-        index: int,
-        position: int,
-    ) -> tuple[np.ndarray, int | np.ndarray, tuple[str, str] | None]:
-        """The image, the label, and the name and reason of what was skipped."""
-        name = f"example {index}"
-        try:
-            if isinstance(example, Exception):
-                raise example
-            image, label, name = example
-            return self.transform(image, *rng), label, None
-        except (DataError, OSError) as error:
-            if self.skipping:
-                return self.skipping.image, self.skipping.label, (name, str(error))
-            raise DataError(
-                f"Cannot read {name} (index {index}, position {position}, batch "
-                f"{position // self.batch_size}): {error}. Repair or remove it and start again, or "
-                "leave it out with --config.data.on_error=skip."
-            ) from error
-
-    def _allocate(self, number: int, part: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Where the images of a chunk go, uint8 [rows, *shape]."""
-        rows = len(self.parts[part])
-        if self.buffers is None:
-            return np.empty((rows, *shape), np.uint8)
-        first = sum(len(others) for others in self.parts[:part])
-        return self.buffers.of(number, shape)[first : first + rows]
-
-
-def num_distinct_rows(batch_size: int, copies: int) -> int:
-    """How many different examples make a batch in which each stands up to `copies` times.
-
-    Row i holds the example that row i modulo this number holds, so that copies lie far apart. No
-    row has the example of its neighbour, the first and the last being neighbours too: mixup mixes
-    neighbours. For that, some batches have fewer copies than they could.
-    """
-    least = -(-batch_size // copies)
-    candidates = range(least, batch_size)
-    return next((number for number in candidates if (batch_size - 1) % number), batch_size)
 
 
 def local_rows(sharding: jax.sharding.Sharding, batch_size: int) -> np.ndarray:
@@ -227,8 +78,8 @@ def host_batches(
     num_processes = max(1, num_workers)
     num_threads = num_threads or max(2, num_cores() // num_processes)
     num_parts = max(-(-len(rows) // _MAX_CHUNK_ROWS), min(num_threads * num_processes, len(rows)))
-    buffers = None if num_workers else _Buffers(len(rows))
-    chunks = _Chunks(
+    buffers = None if num_workers else Buffers(len(rows))
+    chunks = Chunks(
         source,
         transform,
         Order(len(source), seed, block),
@@ -284,7 +135,7 @@ def _gather(
     chunks: Iterator[dict[str, Any] | DataError],
     num_parts: int,
     skipping: Skipping | None,
-    buffers: _Buffers | None,
+    buffers: Buffers | None,
 ) -> Iterator[Batch]:
     """Joins each `num_parts` chunks to a batch; closing the generator stops the threads."""
     try:
@@ -372,8 +223,8 @@ def batches(
 
     Returns:
         A generator of dictionaries of arrays: image uint8 [B, H, W, C], label int32 [B] or float32
-        [B, K], index int32 [B] (of the example in the source) and mask bool [B]. At most two batches, or a chunk
-        of up to 32 rows for each thread, are held ready. Close it to stop the threads.
+        [B, K], index int32 [B] (of the example in the source) and mask bool [B]. At most two batches,
+        or a chunk of up to 32 rows for each thread, are held ready. Close it to stop the threads.
 
     Raises:
         ConfigError: `batch_size` does not divide over the devices.

@@ -21,9 +21,9 @@ from collections.abc import Callable
 import ml_collections
 
 from vit_jax.data import arrays, folder, manifest, tar, tfds
+from vit_jax.data.examples import Source
 from vit_jax.data.exclusions import leave_out
-from vit_jax.data.splits import Example as Example
-from vit_jax.data.splits import Shape, Source, cap, open_split, select_classes
+from vit_jax.data.splits import Shape, cap, open_split, select_classes
 from vit_jax.errors import ConfigError
 
 _KINDS = {

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.data.examples import Example as Example
 from vit_jax.data.examples import LabelSets, Source
 from vit_jax.data.views import Labelled, Slices, Subset
 from vit_jax.errors import ConfigError, DataError

@@ -17,10 +17,11 @@ import numpy as np
 
 from vit_jax.data import storage, tfrecord
 from vit_jax.data.decoding import decode
+from vit_jax.data.examples import Example
 from vit_jax.data.labels import LABELS, Label
 from vit_jax.data.record_index import Index, open_index
 from vit_jax.data.records import Records, attempt, only
-from vit_jax.data.splits import Example, Shape, Splits
+from vit_jax.data.splits import Shape, Splits
 from vit_jax.errors import DataError
 
 _ARRAY_RECORD, _TFRECORD = "array_record", "tfrecord"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vit_jax.data.examples import Example, LabelSets, Source, as_label, fetch
+from vit_jax.data.examples import Example, LabelSets, Source, as_label, fetch, has_label_sets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Subset:
     @property
     def multi_label(self) -> bool:
         """As the source says."""
-        return getattr(self.source, "multi_label", False)
+        return has_label_sets(self.source)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -100,7 +100,7 @@ class Slices:
     @property
     def multi_label(self) -> bool:
         """As the first part says."""
-        return getattr(self.parts[0][0], "multi_label", False)
+        return has_label_sets(self.parts[0][0])
 
     def __len__(self) -> int:
         return self._ends[-1]

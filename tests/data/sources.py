@@ -1,0 +1,21 @@
+"""Sources that tests read from."""
+
+import dataclasses
+
+import numpy as np
+
+from vit_jax.data.examples import Example
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbered:
+    """Images that hold their index."""
+
+    size: int
+    class_names = ("even", "odd")
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return Example(np.full((1, 1, 1), index % 256, np.uint8), index % 2, f"numbered/{index}")

@@ -1,0 +1,50 @@
+"""A run's two splits together."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.data.images import encode, photograph
+from vit_jax.data.dataset import open_dataset
+
+
+def write_shard(path, labels):
+    """A tar shard of small photographs with these labels, as JSON."""
+    with tarfile.open(path, "w") as shard:
+        for index, label in enumerate(labels):
+            parts = {
+                "jpg": encode(photograph(8, 8), "JPEG"),
+                "json": f'{{"label": {label}}}'.encode(),
+            }
+            for extension, content in parts.items():
+                member = tarfile.TarInfo(f"{index}.{extension}")
+                member.size = len(content)
+                shard.addfile(member, io.BytesIO(content))
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Training images with one class each, and evaluation images with several, as ImageNet ReaL's."""
+    write_shard(tmp_path / "train.tar", [0, 1, 2])
+    write_shard(tmp_path / "val.tar", ["[0, 2]", "[1]"])
+    config = tiny.get_config()
+    config.data.source, config.model.channels = f"tar:{tmp_path}", 3
+    return config
+
+
+def test_what_stands_for_unreadable_examples_is_like_the_others_of_the_split(config):
+    config.data.on_error = "skip"
+    dataset = open_dataset(config)
+    assert dataset.train_skipping.label == 0
+    np.testing.assert_array_equal(dataset.eval_skipping.label, np.zeros(3))
+    assert dataset.eval[0].label.shape == dataset.eval_skipping.label.shape
+    for skipping in (dataset.train_skipping, dataset.eval_skipping):
+        assert skipping.image.shape == (8, 8, 3)
+
+
+def test_unreadable_examples_are_errors_by_default(config):
+    dataset = open_dataset(config)
+    assert dataset.train_skipping is dataset.eval_skipping is None
