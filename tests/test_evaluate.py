@@ -135,6 +135,7 @@ def test_a_run_is_measured_on_its_own_data_and_by_any_checkpoint(images, tmp_pat
         assert (result["checkpoint"], result["ema"]) == (step, ema)
     (result,) = results_of(tmp_path, workdir)
     assert (result["split"], result["count"]) == ("test[:50%]", round(len(labels) / 2))
+    assert list((workdir / "index").iterdir()), "where the run's own is, if it trained"
     assert "Traceback" not in capsys.readouterr().err
 
 

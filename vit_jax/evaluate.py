@@ -46,6 +46,7 @@ from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.inference import make_classifier, make_transform
 from vit_jax.losses import LOSSES
 from vit_jax.weights.formats import is_workdir
+from vit_jax.workdir import index_directory
 
 BATCH_SIZE = 64  # On each device.
 COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
@@ -137,6 +138,8 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
     if flags.split:
         data.eval_split = flags.split
+    if is_workdir(path):  # What the run indexed need not be indexed again.
+        data.index_dir = data.index_dir or index_directory(path)
     return Task(path, data, flags.loss or loss)
 
 
