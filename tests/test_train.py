@@ -170,6 +170,8 @@ def test_run_writes_what_it_promises(tmp_path):
 
 def test_two_classes_and_bfloat16_stay_finite(tmp_path):
     config = tiny.get_config()
+    config.total_steps = 50
+    config.optimizer.learning_rate = default_config().optimizer.learning_rate
     config.data.source, config.data.num_train_examples = "fake", 64
     config.model.num_classes = 2
     config.model.dtype = "bfloat16"

@@ -95,6 +95,22 @@ def test_what_cannot_be_read_is_masked_where_asked(folder, data, num_workers, ca
     assert messages[0].startswith("Left out: train/dog/7.png: cannot decode the image")
 
 
+def test_a_file_damaged_after_the_first_epoch_does_not_end_a_run(folder, data, tmp_path):
+    skipping = Skipping.of(folder, (4, 4, 1), num_classes=2)
+    transform, options = train_transform(data, (4, 4), 1), {"batch_size": 5, "seed": 0}
+    rows = host_batches(folder, transform, np.arange(5), stop=200, skipping=skipping, **options)
+    found = list(itertools.islice(rows, 2))
+    (tmp_path / "train" / "cat" / "3.png").write_bytes(b"")
+    found += rows
+    assert len(found) == 200
+    masked = [
+        {folder.name_of(index) for index in batch["index"][~batch["mask"]]} for batch in found
+    ]
+    assert set.union(*masked[:2]) == {"train/dog/7.png"}
+    assert set.union(*masked[-2:]) == {"train/dog/7.png", "train/cat/3.png"}
+    assert skipping.reported == {"train/dog/7.png", "train/cat/3.png"}
+
+
 @pytest.mark.parametrize("size", [7, 8, 9, 31])
 def test_skipping_never_moves_another_example(size):
     """Evaluation counts all the others once, whatever the last batch holds."""

@@ -36,6 +36,8 @@ def test_order_never_changes():
     small, large = (Order(size, seed=0).indices(positions) for size in (60_000, 1_281_167))
     assert small.tolist() == [18634, 19031, 31749, 57770, 45691]
     assert large.tolist() == [324545, 1225250, 624962, 231524, 193227]
+    blocks = Order(1000, seed=0, block=32).indices(np.arange(5))
+    assert blocks.tolist() == [714, 717, 726, 734, 718]
 
 
 @pytest.mark.parametrize("size", [3, 100_000])

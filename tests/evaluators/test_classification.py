@@ -103,7 +103,9 @@ def test_means_of_nothing_are_not_numbers():
     assert np.isnan([found["loss"], found["accuracy"]]).all()
 
 
-@pytest.mark.parametrize(("num_classes", "has_top5"), [(2, False), (5, False), (6, True)])
+@pytest.mark.parametrize(
+    ("num_classes", "has_top5"), [(1, False), (2, False), (5, False), (6, True)]
+)
 def test_top_5_is_reported_above_five_classes(num_classes, has_top5):
     problem = Problem(20, num_classes)
     evaluator = ClassificationEvaluator(forward, LOSSES["softmax"])
