@@ -10,6 +10,7 @@ def get_config() -> ConfigDict:
     config = default_config()
     config.data.source = "digits"
     config.data.train_crop = "pad(1)"
+    config.data.num_workers = 0  # On many cores too: they take seconds to start.
     config.model.name = "ViT-Ti/2"
     config.model.image_size = 8
     config.model.channels = 1

@@ -14,7 +14,7 @@ from tests.data.images import encode, photograph
 from tests.data.sources import Numbered
 from vit_jax import config
 from vit_jax.data.order import Order
-from vit_jax.data.pipeline import batches, host_batches, local_rows
+from vit_jax.data.pipeline import batches, default_workers, host_batches, local_rows
 from vit_jax.data.sources import open_source
 from vit_jax.data.transforms import train_transform
 from vit_jax.errors import ConfigError, DataError
@@ -115,6 +115,12 @@ def test_workers_do_not_matter(num_workers):
     assert_same(
         take(5, batch_size=40, num_workers=num_workers, num_threads=1), take(5, batch_size=40)
     )
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 0), (16, 0), (17, 2), (96, 12)])
+def test_worker_processes_are_for_many_cores(monkeypatch, cores, workers):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    assert default_workers() == workers
 
 
 def test_large_batches_are_loaded_in_chunks():

@@ -39,7 +39,7 @@ _NAMES = ("files", "class_names", "directories")
 
 _UNUSABLE = (OSError, EOFError, ValueError, IndexError)  # What NumPy raises for damaged files.
 
-_in_memory: dict[str, Listing] = {}
+_in_memory: dict[tuple[str, str], Listing] = {}  # By the index's folder and name.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,15 +75,15 @@ def list_classes(root: str, prefix: str, index_dir: str) -> Listing:
         f"{_full(root)}\n{prefix}".encode(errors="surrogateescape"), digest_size=8
     )
     name = f"folder-v{_FORMAT}-{key.hexdigest()}"
-    known = _in_memory.get(name) or _read_index(index_dir, name)
+    known = _in_memory.get((index_dir, name)) or _read_index(index_dir, name)
     if known and _is_current(root, prefix, known):
-        if name not in _in_memory:
+        if (index_dir, name) not in _in_memory:
             logger.info(
                 "%s: %s images, by the index in %s.", where, f"{len(known.files):,}", index_dir
             )
             if storage.is_remote(root):
                 logger.info("Remove that folder after adding images to a class.")
-        _in_memory[name] = known
+        _in_memory[index_dir, name] = known
         return known
     if known:
         logger.info("%s has changed since its index was made: it is listed again.", where)
@@ -96,7 +96,7 @@ def list_classes(root: str, prefix: str, index_dir: str) -> Listing:
     # Before a folder has settled, a change might go unnoticed.
     if listing.files and max(listing.modified) < (started - _SETTLED_SECONDS) * 1e9:
         listing = _write_index(index_dir, name, listing)
-        _in_memory[name] = listing
+        _in_memory[index_dir, name] = listing
     return listing
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ import numpy as np
 from vit_jax.data.examples import LabelSets, Source
 from vit_jax.data.views import Labelled, Slices, Subset
 from vit_jax.errors import ConfigError, DataError
+
+logger = logging.getLogger(__name__)
 
 EVALUATION_SPLITS = ("validation", "val", "test")  # In the order in which they are preferred.
 
@@ -157,6 +160,7 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Labell
     chosen = np.array([source.class_names.index(name) for name in names])
     labels = getattr(source, "labels", None)
     if labels is None:
+        logger.info("config.data.classes: every example of %s is read for its class.", where)
         labels = np.array([source[index].label for index in range(len(source))])
     if isinstance(labels, LabelSets):
         indices, sets = labels.restricted(chosen)
