@@ -221,6 +221,8 @@ def test_evaluation_alone_has_its_own_classes(write, data):
         ("path,label\n1,a\n2,a\n", "at least 2 classes, found only a"),
         ("path,label\n1,0\n2,-1\n", "csv:3: label -1 is no class number"),
         ("path,label\n1,0\n2,20261128\n", "csv:3: label 20261128 is no class number"),
+        (f"path,label\n1,0\n2,{'9' * 5000}\n", "csv:3: label 9+ is no class number"),
+        ("path,labels\n1,\n2,\n", "at least 1 classes, found only none"),
         (b"path,label\n1,a\n\xff\xfe,b\n", "csv:3: this is no UTF-8 text"),
         ("path,label\n1,a\n2,b\n".encode("utf-16"), "csv:1: this is no UTF-8 text"),
     ],
@@ -242,6 +244,7 @@ def test_bad_csv(write, data, content, message):
         ('{"path": "1", "label": 1.0}', "jsonl:1: label is 1.0"),
         ('{"path": "1", "label": null}', "jsonl:1: label is None"),
         ('{"path": 1, "label": 1}', "jsonl:1: path is 1"),
+        ('{"path": "\\ud800", "label": 1}', r"jsonl:1: path is '\\ud800', which is no text"),
         ('{"path": "1", "labels": "a"}', "jsonl:1: labels is 'a', expected a list"),
         ('{"path": "1", "label": "a"}\n{"path": "2"}', "jsonl:2: 'label' must be in every line"),
         (

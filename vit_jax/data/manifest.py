@@ -92,8 +92,12 @@ def manifest(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Split
     members = _members(table, data.held_out_fraction)
     reference = members.get("train", np.arange(len(table.paths)))
     classes, numbers = _classes(table, reference, shape.num_classes)
-    if table.single and len(classes) < 2 and "train" in members:
-        raise DataError(f"{file}: need images of at least 2 classes, found only {classes[0]}.")
+    least = 2 if table.single else 1
+    if "train" in members and len(classes) < least:
+        raise DataError(
+            f"{file}: for training, need images of at least {least} classes, found only "
+            f"{', '.join(classes) or 'none'}."
+        )
     labels: np.ndarray | LabelSets = numbers[table.labels.classes]
     if not table.single:
         labels = LabelSets(labels, table.labels.ends, len(classes))
@@ -136,7 +140,8 @@ def _classes(
         classes = tuple(sorted((table.words[word] for word in known), key=natural_order))
         places = {name: place for place, name in enumerate(classes)}
         return classes, np.array([places.get(word, -1) for word in table.words], np.int32)
-    values = np.array([min(int(word), _MOST_CLASSES) for word in table.words])
+    # Of a number without end, its first digits say enough.
+    values = np.array([min(int(word[:20]), _MOST_CLASSES) for word in table.words])
     if bad := [word for word, value in enumerate(values) if not 0 <= value < _MOST_CLASSES]:
         raise DataError(
             f"{_where(table, bad[0])}: label {table.words[bad[0]]} is no class number: all labels are "
@@ -253,6 +258,10 @@ def _row(line: int, cells: dict[str, Any], expected: dict[str, bool], where: str
     path, split = cells["path"], cells.get("split")
     if not isinstance(path, str) or not path:
         raise DataError(f"{where}: path is {path!r}, expected the name of a file.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # JSON can spell halves of characters.
+        raise DataError(f"{where}: path is {path!r}, which is no text.") from None
     if expected["split"] and split not in _SPLITS:
         raise DataError(f"{where}: split is {split!r}, expected one of {', '.join(_SPLITS)}.")
     if expected["label"]:
