@@ -246,10 +246,12 @@ def batches(
         num_threads=num_threads,
         num_workers=num_workers,
     )
+    return _transferred(loaded, rows, sharding, batch_size)
 
-    def transfer() -> Iterator[dict[str, jax.Array]]:
-        with contextlib.closing(loaded):
-            for batch in loaded:
-                yield to_global(batch, rows, sharding, batch_size)
 
-    return transfer()
+def _transferred(
+    loaded: Iterator[Batch], rows: np.ndarray, sharding: jax.sharding.Sharding, batch_size: int
+) -> Iterator[dict[str, jax.Array]]:
+    with contextlib.closing(loaded):
+        for batch in loaded:
+            yield to_global(batch, rows, sharding, batch_size)
