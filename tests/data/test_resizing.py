@@ -54,7 +54,7 @@ def test_crops_of_photographs_are_pillows(data, name, interpolation):
     image = load_sample_image(name)
     found = differences_from_pillow(image, (224, 224), interpolation, resizer(data), 40)
     assert found.mean() < 1
-    assert found.max() < 2
+    assert found.max() < 3
 
 
 @pytest.mark.slow
