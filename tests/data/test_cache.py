@@ -4,11 +4,14 @@ import pickle
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from tests.data.images import encode, random_image
+from tests.data.images import encode, photograph, random_image
 from vit_jax.data.arrays import Arrays
 from vit_jax.data.cache import Cached
+from vit_jax.data.decoding import decode, decode_for_later
 from vit_jax.data.examples import Example
+from vit_jax.data.transforms import eval_transform, train_transform
 from vit_jax.errors import DataError
 
 IMAGES = [random_image(10, 20, seed=seed) for seed in range(5)]
@@ -79,3 +82,30 @@ def test_many_at_once_are_held_too():
             np.testing.assert_array_equal(example.image, IMAGES[index])
         assert isinstance(last, DataError)
     assert next(source.reads) == 2 + 2, "what cannot be decoded is tried again"
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("antialias", [True, False])
+def test_crops_are_the_same_as_from_files(data, antialias, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encode(photograph(150, 200), "JPEG", exif=exif)
+
+    class File(Files):
+        def __getitem__(self, index):
+            return Example(content, 0, "photograph.jpg")
+
+    data.antialias = antialias
+    transform, cached = train_transform(data, (96, 96), 3), Cached(File(), 3, 1.0)
+    for seed in range(10):
+        found = transform(cached[0].image, np.random.default_rng(seed))
+        expected = transform(content, np.random.default_rng(seed))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_great_reductions_of_what_is_held_are_pillows(data):
+    content = encode(photograph(300, 400), "JPEG")
+    whole = eval_transform(data, (16, 16), 3)
+    np.testing.assert_allclose(
+        whole(decode_for_later(content, 3)), whole(decode(content, 3)), rtol=0, atol=0
+    )

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vit_jax.data.decoding import decode
+from vit_jax.data.decoding import decode_for_later
 from vit_jax.data.examples import Example, Source, fetch, has_label_sets
+from vit_jax.data.jpeg import Jpeg
 from vit_jax.errors import DataError
 
 
@@ -60,12 +61,14 @@ class Cached:
         if isinstance(example.image, np.ndarray):
             return example  # It is in memory already.
         try:
-            example = example._replace(image=decode(example.image, self._channels))
+            image = decode_for_later(example.image, self._channels)
         except DataError as error:
             raise DataError(f"{example.name}: {error}") from error
+        example = example._replace(image=image)
+        size = (image.pixels if isinstance(image, Jpeg) else image).nbytes
         with self._lock:
-            if index not in self._held and example.image.nbytes <= self._free:
-                self._free -= example.image.nbytes
+            if index not in self._held and size <= self._free:
+                self._free -= size
                 self._held[index] = example
         return example
 

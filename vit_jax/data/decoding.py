@@ -38,11 +38,24 @@ def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
     return as_array(open_picture(image, channels))
 
 
-def open_picture(image: bytes | np.ndarray, channels: int) -> Picture:
+def decode_for_later(image: bytes, channels: int) -> np.ndarray | Jpeg:
+    """As `decode`, but a JPEG stays one, so that it is resized just as it would be from its file."""
+    picture = open_picture(image, channels)
+    if isinstance(picture, Jpeg):
+        try:
+            return picture.decoded()
+        except ValueError:
+            picture = as_pillow(picture)
+    return as_array(picture)
+
+
+def open_picture(image: bytes | np.ndarray | Jpeg, channels: int) -> Picture:
     """As `decode`, but leaves a JPEG undecoded, and another file a Pillow image, without a copy.
 
     What is wrong with a JPEG shows only when it is decoded, by a function of this module.
     """
+    if isinstance(image, Jpeg):
+        return image
     if isinstance(image, np.ndarray):
         if image.ndim == 3 and image.shape[2] == channels and image.dtype == np.uint8:
             return image
@@ -82,8 +95,10 @@ def as_array(image: Picture) -> np.ndarray:
 
 def as_pillow(image: Picture) -> Image.Image:
     """The image as a Pillow image of mode "L" or "RGB"."""
-    if isinstance(image, Jpeg):
+    if isinstance(image, Jpeg) and image.pixels is None:
         return _open_with_pillow(image.content, image.channels)
+    if isinstance(image, Jpeg):
+        image = as_array(image)
     if isinstance(image, Image.Image):
         return image
     return Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)

@@ -42,6 +42,7 @@ class Jpeg:
         orientation: EXIF's, 1 to 8.
         height_offset: where in `content` the height stands, if decoding can stop after some rows;
             else 0.
+        pixels: as stored, if the file is decoded already; `content` is empty then.
     """
 
     content: bytes
@@ -49,11 +50,21 @@ class Jpeg:
     stored_size: tuple[int, int]
     orientation: int
     height_offset: int
+    pixels: np.ndarray | None = dataclasses.field(default=None, compare=False)
 
     @property
     def size(self) -> tuple[int, int]:
         """(height, width), upright."""
         return self.stored_size[::-1] if _UPRIGHT[self.orientation][0] else self.stored_size
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """By which `decode` can divide the sides, the greatest first."""
+        return FACTORS if self.pixels is None else (1,)
+
+    def decoded(self) -> Jpeg:
+        """The same with its pixels at hand; raises ValueError as `decode` does."""
+        return dataclasses.replace(self, content=b"", pixels=self.decode())
 
     def stored_box(self, box: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
         """Where a box (top, left, height, width) of the upright image lies in the stored one."""
@@ -69,7 +80,7 @@ class Jpeg:
         """Decodes the image as stored.
 
         Args:
-            factor: one of `FACTORS`: each block of 8×8 pixels is decoded to (8 / factor)², so that
+            factor: one of `factors`: each block of 8×8 pixels is decoded to (8 / factor)², so that
                 pixel i of a row covers the pixels factor · i to factor · (i + 1).
             last_row: of the stored image, that is needed; later ones may be missing.
 
@@ -79,6 +90,8 @@ class Jpeg:
         Raises:
             ValueError: the file is damaged, or of a kind that only Pillow reads.
         """
+        if self.pixels is not None:
+            return self.pixels
         (height, width), content, stops = self.stored_size, self.content, False
         if self.height_offset and last_row is not None:
             # Chroma of the last rows is interpolated with that of the next blocks.

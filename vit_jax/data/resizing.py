@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.data.decoding import Picture, as_array, as_pillow, size_of
-from vit_jax.data.jpeg import FACTORS, Jpeg, upright
+from vit_jax.data.jpeg import Jpeg, upright
 
 Size = tuple[int, int]  # (height, width), in pixels.
 Box = tuple[int, int, int, int]  # (top, left, height, width), in pixels.
@@ -76,7 +76,7 @@ def _resize_jpeg(jpeg: Jpeg, size: Size, box: Box, interpolation: str) -> np.nda
     top, left, height, width = jpeg.stored_box(box)
     rows, columns = jpeg.stored_box((0, 0, *size))[2:]
     reductions = height / rows, width / columns
-    factor = next(f for f in FACTORS if f == 1 or min(reductions) >= f * _LEAST_REDUCTION)
+    factor = next(f for f in jpeg.factors if f == 1 or min(reductions) >= f * _LEAST_REDUCTION)
     if max(reductions) > factor * _GREATEST_REDUCTION:
         return None
     try:  # The filter reaches up to two rows of the result beyond the box.
