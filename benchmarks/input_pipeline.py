@@ -121,7 +121,7 @@ def crops_of(way: Crop, files: list[bytes]) -> Iterator[np.ndarray]:
 
 
 def tensorflow_crops(files: list[bytes], antialias: bool) -> Iterator[np.ndarray]:
-    """As in the reference: decode_and_crop_jpeg, bilinear, flip, to [-1, 1]; nothing ahead, in the turn of another."""
+    """The reference's: decode_and_crop_jpeg, bilinear, flip, to [-1, 1]; nothing is made ahead."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -63,3 +63,5 @@ def test_mistakes_are_named(photographs, tmp_path, capsys):
         (tmp_path / "one" / f"{index}.jpg").write_bytes(b"")
     assert run(photographs) == 2
     assert "Cannot read one/" in capsys.readouterr().err
+    assert run(photographs, "--config.data.on_error=skip", "--seconds=4") == 2, "of single images"
+    assert "one/" in capsys.readouterr().err.splitlines()[-1]

@@ -29,6 +29,7 @@ from vit_jax.config_file import load_config
 from vit_jax.data import pipeline
 from vit_jax.data.dataset import Batch, Dataset, open_dataset, train_batches, train_order
 from vit_jax.data.order import RowGenerator
+from vit_jax.errors import DataError
 from vit_jax.hardware import peak_host_memory_bytes
 
 STAGES = ("read", "decode and crop", "augment", "assemble", "transfer")
@@ -135,9 +136,12 @@ def measure_stages(
     images, count, start = None, 0, time.perf_counter()
     while time.perf_counter() - start < seconds or not count:
         (index,) = order.indices(np.array([count])).tolist()
-        image = timed("read", source.__getitem__, index).image
+        example = timed("read", source.__getitem__, index)
         rng = generator.at(count)
-        array = timed("decode and crop", crop, image, rng)
+        try:
+            array = timed("decode and crop", crop, example.image, rng)
+        except DataError as error:
+            raise DataError(f"{example.name}: {error}") from error
         for augment in augmentations:
             array = timed("augment", augment, array, rng)
         if images is None:

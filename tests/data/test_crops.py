@@ -165,6 +165,15 @@ def test_simple_random_covers_the_models_size(sides, size, expected):
     assert crops._covering(sides, size) == expected
 
 
+@pytest.mark.parametrize("text", ["simple_random(0)", "resize_small_crop(6)"])
+def test_strips_are_cut_anywhere(data, text):
+    strip = np.tile(np.linspace(0, 255, 1200).astype(np.uint8)[:, None, None], (1, 3, 3))
+    means = [crop(data, text, strip, (6, 6), seed).mean() for seed in range(200)]
+    assert min(means) < 10
+    assert max(means) > 245
+    assert abs(np.mean(means) - 127.5) < 20
+
+
 @pytest.mark.parametrize("name", CROPS)
 def test_every_crop_takes_any_image_to_the_models_size(data, name):
     text = f"{name}(16)" if name.startswith("resize_") else name

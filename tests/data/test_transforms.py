@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import tracemalloc
 
 import cv2
 import numpy as np
@@ -70,6 +71,33 @@ def test_eval_center(data, height, width, antialias):
         whole = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
     top, left = (size[0] - 32) // 2, (size[1] - 30) // 2
     np.testing.assert_array_equal(cropped, whole[top : top + 32, left : left + 30])
+
+
+@pytest.mark.parametrize("shape", [(6, 600), (600, 6)])
+def test_the_centre_of_a_strip_is_that_of_the_whole(data, shape):
+    data.eval_crop, data.eval_resize = "center", 8
+    image = random_image(*shape)
+    found = eval_transform(data, (8, 8), 3)(image)
+    whole = pillow(image, (8 * shape[0] // 6, 8 * shape[1] // 6), Image.Resampling.BILINEAR)
+    top, left = ((side - 8) // 2 for side in whole.shape[:2])
+    assert np.abs(found.astype(int) - whole[top : top + 8, left : left + 8]).max() <= 1
+
+
+@pytest.mark.parametrize("text", ["center", "simple_random", "resize_small_crop(224)"])
+def test_a_strip_fills_no_memory(data, text):
+    """At the model's width, 20,000 × 2 pixels would be 1.4 GiB."""
+    image = np.full((2, 20_000, 3), 77, np.uint8)
+    tracemalloc.start()
+    if text == "center":
+        data.eval_crop = "center"
+        result = eval_transform(data, (224, 224), 3)(image)
+    else:
+        data.train_crop = text
+        result = train_transform(data, (224, 224), 3)(image, np.random.default_rng(0))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (result == 77).all()
+    assert peak < 30e6
 
 
 def test_eval_center_larger_than_the_image_is_refused(data):

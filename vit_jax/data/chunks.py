@@ -1,4 +1,4 @@
-"""The rows of batches on the host: chunks of a few rows, which threads and workers load side by side."""
+"""The rows of batches on the host, in chunks that threads and workers load side by side."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from vit_jax.data.decoding import Picture, size_of
 from vit_jax.data.operations import Count, Share
-from vit_jax.data.resizing import Box, Resizer, Size
+from vit_jax.data.resizing import Box, Resizer, Size, without_excess
 from vit_jax.errors import ConfigError
 
 LEAST_RATIO, GREATEST_RATIO = 3 / 4, 4 / 3  # Width / height of a box.
@@ -139,7 +139,8 @@ def simple_random(
 
     DeiT-III's simple random crop (2204.07118).
     """
-    array = resize(image, _covering(size_of(image), size))
+    sides = size_of(image)
+    array = resize(image, *without_excess(sides, _covering(sides, size), size, rng.random))
     whole = tuple(side + 2 * padding for side in array.shape[:2])
     top, left = _random_offset(rng, whole, size)
     # Reflecting row and column numbers is reflecting the image.
@@ -178,7 +179,8 @@ def resize_small_crop(
     _check_side(side, size)
     sides = size_of(image)
     scaled = tuple(round(one * side / min(sides)) for one in sides)
-    return _random_window(resize(image, scaled), rng, size)
+    array = resize(image, *without_excess(sides, scaled, size, rng.random))
+    return _random_window(array, rng, size)
 
 
 def pad(

@@ -16,7 +16,7 @@ from vit_jax.data.augmentation import AUGMENTATIONS
 from vit_jax.data.crops import CROPS
 from vit_jax.data.decoding import mode_of, open_picture, size_of
 from vit_jax.data.operations import Operation, parse
-from vit_jax.data.resizing import Resizer, resizer
+from vit_jax.data.resizing import Resizer, resizer, without_excess
 from vit_jax.errors import ConfigError
 
 
@@ -136,6 +136,7 @@ def _evaluate(
     if smaller_side is None:
         return resize(picture, size)
     sides = size_of(picture)
-    array = resize(picture, tuple(round(side * smaller_side / min(sides)) for side in sides))
+    scaled = tuple(round(side * smaller_side / min(sides)) for side in sides)
+    array = resize(picture, *without_excess(sides, scaled, size, place=lambda: 0.5))
     top, left = ((whole - part) // 2 for whole, part in zip(array.shape, size, strict=False))
     return array[top : top + size[0], left : left + size[1]]
