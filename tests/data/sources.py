@@ -18,4 +18,8 @@ class Numbered:
         return self.size
 
     def __getitem__(self, index):
-        return Example(np.full((1, 1, 1), index % 256, np.uint8), index % 2, f"numbered/{index}")
+        image = np.full((1, 1, 1), index % 256, np.uint8)
+        return Example(image, index % 2, self.name_of(index))
+
+    def name_of(self, index):
+        return f"numbered/{index}"

@@ -112,13 +112,13 @@ def test_a_file_damaged_after_the_first_epoch_does_not_end_a_run(folder, data, t
 
 
 @pytest.mark.parametrize("size", [7, 8, 9, 31])
-def test_skipping_never_moves_another_example(size):
+def test_skipping_never_moves_another_example(size, caplog):
     """Evaluation counts all the others once, whatever the last batch holds."""
 
     class Gaps(Numbered):
         def __getitem__(self, index):
             if index in (0, size - 1):
-                raise DataError("a gap")
+                raise DataError(f"numbered/{index}: a gap")
             return super().__getitem__(index)
 
     blank = Skipping(np.zeros((1, 1, 1), np.uint8), 0)
@@ -137,7 +137,8 @@ def test_skipping_never_moves_another_example(size):
     np.testing.assert_array_equal(counted, np.arange(1, size - 1))
     images = np.concatenate([batch["image"][batch["mask"]] for batch in found]).ravel()
     np.testing.assert_array_equal(images, np.arange(1, size - 1))
-    assert blank.reported == {"example 0", f"example {size - 1}"}
+    assert caplog.messages[0] == "Left out: numbered/0: a gap", "the name once"
+    assert blank.reported == {"numbered/0", f"numbered/{size - 1}"}
 
 
 def test_a_source_may_fetch_many_at_once():
@@ -161,7 +162,7 @@ def test_a_source_may_fetch_many_at_once():
     for indices in source.asked:
         assert len(set(indices)) == 32
         assert np.ptp(np.sort((np.array(indices) - indices[0]) % 64)) < 64
-    with pytest.raises(DataError, match=r"Cannot read example 5 \(.*lost\. .*on_error=skip"):
+    with pytest.raises(DataError, match=r"Cannot read numbered/5 \(.*lost\. .*on_error=skip"):
         list(host_batches(source, identity_of_two, np.arange(64), **options))
 
 

@@ -133,18 +133,18 @@ class Chunks:
         position: int,
     ) -> tuple[np.ndarray, int | np.ndarray, tuple[str, str] | None]:
         """The image, the label, and the name and reason of what was skipped."""
-        name = f"example {index}"
         try:
             if isinstance(example, Exception):
                 raise example
-            image, label, name = example
-            return self.transform(image, *rng), label, None
+            return self.transform(example.image, *rng), example.label, None
         except (DataError, OSError) as error:
+            name = self.source.name_of(int(index))
+            reason = str(error).removeprefix(f"{name}: ")
             if self.skipping:
-                return self.skipping.image, self.skipping.label, (name, str(error))
+                return self.skipping.image, self.skipping.label, (name, reason)
             raise DataError(
                 f"Cannot read {name} (index {index}, position {position}, batch "
-                f"{position // self.batch_size}): {error}. Repair or remove it and start again, or "
+                f"{position // self.batch_size}): {reason}. Repair or remove it and start again, or "
                 "leave it out with --config.data.on_error=skip."
             ) from error
 
