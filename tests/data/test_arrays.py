@@ -116,7 +116,10 @@ def test_idx_counts_differ(idx, data):
         open_split(data)
 
 
-@pytest.mark.parametrize("damage", ["truncated gzip", "no gzip", "short", "long", "magic", "empty"])
+@pytest.mark.parametrize(
+    "damage",
+    ["truncated gzip", "no gzip", "short", "long", "magic", "empty", "no rows", "dimensions"],
+)
 def test_idx_damaged(idx, damage):
     packed, plain = idx / "train-images-idx3-ubyte.gz", idx / "t10k-images-idx3-ubyte"
     path, content = {
@@ -126,6 +129,8 @@ def test_idx_damaged(idx, damage):
         "long": (plain, plain.read_bytes() + b"\0"),
         "magic": (plain, b"\0\0\x0d" + plain.read_bytes()[3:]),
         "empty": (plain, b""),
+        "no rows": (plain, struct.pack(">4B3i", 0, 0, 8, 3, 20, 0, 4)),
+        "dimensions": (plain, b"\0\0\x08\xff" + bytes(4 * 255)),
     }[damage]
     path.write_bytes(content)
     with pytest.raises(DataError, match=str(path)):

@@ -108,7 +108,9 @@ def test_a_folder_that_may_still_change_gets_no_index(tmp_path, scans, index_dir
     assert len(scans) == 2
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "pickle", "other", "short"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "empty", "missing", "pickle", "other", "short", "no class"]
+)
 def test_a_damaged_index_is_made_anew(tmp_path, scans, damage, caplog):
     root, index_dir = write_classes(tmp_path / "data"), tmp_path / "index"
     before = list(list_classes(root, "", str(index_dir)).files)
@@ -123,6 +125,8 @@ def test_a_damaged_index_is_made_anew(tmp_path, scans, damage, caplog):
         np.save(file, np.zeros(7))
     elif damage == "short":
         np.save(index / "labels.npy", np.zeros(2, np.int32))
+    elif damage == "no class":
+        np.save(index / "labels.npy", np.full(6, 7, np.int32))
     else:
         file.write_bytes(b"" if damage == "empty" else file.read_bytes()[:-5])
     assert list(list_classes(root, "", str(index_dir)).files) == before
@@ -133,11 +137,12 @@ def test_a_damaged_index_is_made_anew(tmp_path, scans, damage, caplog):
     assert len(scans) == 2
 
 
-def test_an_index_that_cannot_be_written_stays_in_memory(tmp_path, scans, caplog):
+@pytest.mark.parametrize("place", ["file", "x" * 300])
+def test_an_index_that_cannot_be_written_stays_in_memory(tmp_path, scans, caplog, place):
     root = write_classes(tmp_path / "data")
     (tmp_path / "file").touch()
     for _ in range(2):
-        assert len(list_classes(root, "", str(tmp_path / "file")).files) == 6
+        assert len(list_classes(root, "", str(tmp_path / place)).files) == 6
     assert "No index can be written to" in caplog.text
     assert len(scans) == 1
 

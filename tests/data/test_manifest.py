@@ -219,6 +219,7 @@ def test_evaluation_alone_has_its_own_classes(write, data):
         ("path,label,split\n1,a,\n", "csv:2: split is ''"),
         ("path,label\n1,a\n2,b\n1,b\n", "csv:4: 1 is on line 2 already"),
         ("path,label\n1,a\n2,a\n", "at least 2 classes, found only a"),
+        ("path,label\n1,a\n\0,b\n", r"csv:3: path is '\\x00', expected the name of a file"),
         ("path,label\n1,0\n2,-1\n", "csv:3: label -1 is no class number"),
         ("path,label\n1,0\n2,20261128\n", "csv:3: label 20261128 is no class number"),
         (f"path,label\n1,0\n2,{'9' * 5000}\n", "csv:3: label 9+ is no class number"),

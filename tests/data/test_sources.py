@@ -16,6 +16,12 @@ def test_no_source_says_what_to_give(data):
         open_split(data)
 
 
+def test_training_needs_a_split(data):
+    data.source = "digits"
+    with pytest.raises(ConfigError, match=r"train_split is empty"):
+        open_source(data, "", image_size=(8, 8), channels=1, num_classes=0, training=True)
+
+
 def test_unknown_kind_names_the_nearest_and_all(data):
     data.source = "foldr:/data"
     with pytest.raises(ConfigError, match=r"did you mean 'folder'.*digits, idx:DIR, folder:DIR"):

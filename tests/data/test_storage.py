@@ -1,3 +1,4 @@
+import os
 import threading
 import uuid
 
@@ -24,6 +25,18 @@ def test_a_folder_is_listed(folder):
     assert sorted(storage.list_folder(storage.join(folder, "one"))) == [
         ("file", False),
         ("two", True),
+    ]
+
+
+def test_pipes_are_not_listed(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "file.jpg").touch()
+    (tmp_path / "broken.jpg").symlink_to("nothing")
+    (tmp_path / "folder").mkdir()
+    assert sorted(storage.list_folder(str(tmp_path))) == [
+        ("broken.jpg", False),
+        ("file.jpg", False),
+        ("folder", True),
     ]
 
 

@@ -16,6 +16,8 @@ from vit_jax.data.examples import Example
 from vit_jax.data.splits import EVALUATION_SPLITS, Shape, Splits
 from vit_jax.errors import ConfigError, DataError
 
+_MOST_DIMENSIONS = 4  # Images, rows, columns, channels.
+
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
@@ -138,14 +140,18 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
         raise DataError(f"{path}: cannot be read ({error}); download it again.") from error
     header = content[:4]
     rank = header[3] if len(header) == 4 else 0
-    if header[:3] != b"\x00\x00\x08" or not rank or len(content) < 4 + 4 * rank:
+    if (
+        header[:3] != b"\x00\x00\x08"
+        or not 0 < rank <= _MOST_DIMENSIONS
+        or len(content) < 4 + 4 * rank
+    ):
         raise DataError(
             f"{path}: not an IDX file of unsigned bytes; it starts with 0x{header.hex()}, "
             "expected 0x00000803 for images or 0x00000801 for labels."
         )
     shape = tuple(int(size) for size in np.frombuffer(content, ">i4", rank, 4))
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
-    if min(shape) < 0 or values.size != np.prod(shape, dtype=np.int64):
+    if min(shape) < 0 or 0 in shape[1:] or values.size != np.prod(shape, dtype=np.int64):
         raise DataError(
             f"{path}: its header promises shape {shape}, but {values.size:,} values follow; "
             "download it again."

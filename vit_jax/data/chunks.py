@@ -139,7 +139,7 @@ class Chunks:
             return self.transform(example.image, *rng), example.label, None
         except (DataError, OSError) as error:
             name = self.source.name_of(int(index))
-            reason = str(error).removeprefix(f"{name}: ")
+            reason = str(error).removeprefix(f"{name}: ").rstrip(".")
             if self.skipping:
                 return self.skipping.image, self.skipping.label, (name, reason)
             raise DataError(

@@ -1,6 +1,7 @@
 """A run's data: both splits, what they say of the model, and their batches."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 
 import jax
@@ -47,7 +48,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     is impossible.
     """
     data, num_classes = config.data.copy_and_resolve_references(), config.model.num_classes
-    data.index_dir = data.index_dir or index_dir
+    data.index_dir = os.path.expanduser(data.index_dir or index_dir)
     size, channels = as_pair("image_size", config.model.image_size), config.model.channels or 3
     transforms_of = (
         transforms.train_transform(data, size, channels),

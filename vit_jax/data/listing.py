@@ -219,7 +219,13 @@ def _is_current(root: str, prefix: str, listing: Listing) -> bool:
 
 def _read_index(index_dir: str, name: str) -> Listing | None:
     """The index of that name, whichever it was made from; None if there is none, or it is damaged."""
-    for path in pathlib.Path(index_dir).glob(f"{name}-*") if index_dir else ():
+    if not index_dir:
+        return None
+    try:
+        paths = list(pathlib.Path(index_dir).glob(f"{name}-*"))
+    except OSError:  # Writing it will say why.
+        return None
+    for path in paths:
         try:
             return _open_index(path)
         except _UNUSABLE as error:
@@ -237,6 +243,8 @@ def _open_index(path: pathlib.Path) -> Listing:
     sizes = {len(listing.files), len(listing.labels), len(listing.hashes)}
     if len(sizes) > 1 or len(listing.directories) != len(listing.modified):
         raise ValueError("its files do not fit each other")
+    if listing.labels.max(initial=-1) >= len(listing.class_names):
+        raise ValueError("it has labels that are no class")
     return listing
 
 

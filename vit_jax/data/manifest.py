@@ -256,7 +256,7 @@ def _row(line: int, cells: dict[str, Any], expected: dict[str, bool], where: str
         if (name in cells) != there:
             raise DataError(f"{where}: {name!r} must be in every line or in none.")
     path, split = cells["path"], cells.get("split")
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str) or not path or "\0" in path:
         raise DataError(f"{where}: path is {path!r}, expected the name of a file.")
     try:
         os.fsencode(path)

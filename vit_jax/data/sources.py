@@ -51,7 +51,8 @@ def open_source(
     Args:
         data: `config.data`.
         split: a split or part of it in TFDS's grammar: "train", "train[:98%]", "train[-10%:]",
-            "train[:800]+test[100:200]". Empty: the source's own evaluation split.
+            "train[:800]+test[100:200]". Empty, unless for training: the source's own evaluation
+            split.
         image_size: (height, width) of `fake` images; other sources ignore it.
         channels: of `fake` images; other sources ignore it.
         num_classes: of `fake` images, and of data that does not say how many it has; 0: unknown.
@@ -63,6 +64,8 @@ def open_source(
         DataError: the data is missing or malformed.
     """
     kind, _, place = data.source.partition(":")
+    if training and not split:
+        raise ConfigError("config.data.train_split is empty: name a split, such as train.")
     if not data.source:
         raise ConfigError(
             "config.data.source is empty: this preset's dataset has no public copy; name yours "

@@ -114,8 +114,11 @@ def _list_local(path: str) -> Iterator[Entry]:
             try:
                 is_folder = entry.is_dir()
             except OSError:  # A link that leads to itself, or where one may not look.
-                is_folder = False
-            yield Entry(entry.name, is_folder)
+                yield Entry(entry.name, False)
+                continue
+            # Not pipes and devices: to read one may wait for ever.
+            if is_folder or entry.is_file() or entry.is_symlink():
+                yield Entry(entry.name, is_folder)
 
 
 def _list_remote(path: str) -> Iterator[Entry]:
