@@ -162,3 +162,12 @@ def test_processes_that_see_other_data_are_named(monkeypatch):
     monkeypatch.setattr(distributed, "gather", lambda value: np.array([value, value, 7]))
     with pytest.raises(DataError, match=r"Process 0 has 5 training examples, process 2 has 7: all"):
         distributed.check_same("training examples", 5)
+
+
+def test_processes_that_share_a_host_are_counted(monkeypatch):
+    distributed.processes_on_host.cache_clear()
+    assert distributed.processes_on_host() == 1
+    distributed.processes_on_host.cache_clear()
+    monkeypatch.setattr(distributed, "gather", lambda value: np.array([value, value + 1, value]))
+    assert distributed.processes_on_host() == 2
+    distributed.processes_on_host.cache_clear()

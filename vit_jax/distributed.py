@@ -7,13 +7,16 @@ started them: `DETECTORS` and Cloud TPU's metadata. With one process nothing her
 
 import atexit
 import dataclasses
+import functools
 import glob
 import importlib.util
 import itertools
 import logging
 import os
 import re
+import socket
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -275,6 +278,13 @@ def _unreachable_message(cluster: Cluster | None, seconds: float) -> str:
 def gather(value: int | bool | np.generic) -> np.ndarray:
     """Every process's `value`, [processes]; waits until all have called this."""
     return multihost_utils.process_allgather(np.asarray(value))
+
+
+@functools.cache
+def processes_on_host() -> int:
+    """How many processes of the run share this one's host; the first call waits for them all."""
+    host = zlib.crc32(socket.gethostname().encode()) >> 1  # Fits in 32 bits with a sign.
+    return int(np.sum(np.atleast_1d(gather(host)) == host))
 
 
 def check_same(what: str, number: int) -> None:

@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from tests.data.images import encode, photograph
 from tests.data.sources import Numbered
 from vit_jax import config
+from vit_jax.data import pipeline
 from vit_jax.data.order import Order
 from vit_jax.data.pipeline import batches, default_workers, host_batches, local_rows
 from vit_jax.data.sources import open_source
@@ -121,6 +122,15 @@ def test_workers_do_not_matter(num_workers):
 def test_worker_processes_are_for_many_cores(monkeypatch, cores, workers):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
     assert default_workers() == workers
+
+
+def test_processes_share_the_cores_of_their_host_unless_the_system_does(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 96)
+    monkeypatch.setattr(pipeline, "processes_on_host", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(96), raising=False)
+    assert pipeline.num_cores() == 24
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(10), raising=False)
+    assert pipeline.num_cores() == 10
 
 
 def test_large_batches_are_loaded_in_chunks():

@@ -25,6 +25,7 @@ from absl import flags
 from vit_jax.data.chunks import Buffers, Chunks, Skipping, num_distinct_rows
 from vit_jax.data.examples import Source
 from vit_jax.data.order import Order
+from vit_jax.distributed import processes_on_host
 from vit_jax.errors import ConfigError, DataError
 
 # image uint8 [R, H, W, C]; label int32 [R], or targets float32 [R, K]; index int32, mask bool [R]
@@ -105,10 +106,13 @@ def host_batches(
 
 
 def num_cores() -> int:
-    """The cores that this process may use, where the system says (Slurm, taskset), or has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The cores that this process may use, where the system says (Slurm, taskset).
+
+    Else its share of the host's, for the processes of one run; all of them have to ask.
+    """
+    present = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present
+    return allowed if allowed < present else max(1, present // processes_on_host())
 
 
 def default_workers() -> int:
