@@ -120,7 +120,8 @@ def test_workers_do_not_matter(num_workers):
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 0), (16, 0), (17, 2), (96, 12)])
 def test_worker_processes_are_for_many_cores(monkeypatch, cores, workers):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores), raising=False)
     assert default_workers() == workers
 
 
