@@ -133,15 +133,18 @@ def measure_stages(
         spent[stage] += time.perf_counter() - start
         return result
 
-    images, count, start = None, 0, time.perf_counter()
+    images, count, position, start = None, 0, 0, time.perf_counter()
     while time.perf_counter() - start < seconds or not count:
-        (index,) = order.indices(np.array([count])).tolist()
-        example = timed("read", source.__getitem__, index)
-        rng = generator.at(count)
+        (index,) = order.indices(np.array([position])).tolist()
+        rng = generator.at(position)
+        position += 1
         try:
+            example = timed("read", source.__getitem__, index)
             array = timed("decode and crop", crop, example.image, rng)
         except DataError as error:
-            raise DataError(f"{example.name}: {error}") from error
+            if dataset.train_skipping and (count or position < len(source)):
+                continue
+            raise DataError(f"{source.name_of(index)}: {error}") from error
         for augment in augmentations:
             array = timed("augment", augment, array, rng)
         if images is None:

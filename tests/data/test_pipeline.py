@@ -317,3 +317,12 @@ def test_pixels_are_the_same_for_any_worker_processes(photographs, num_workers):
     assert hashes(photographs, range(16), num_workers=num_workers) == expected
     found = hashes(photographs, range(4, 8), start=3, num_workers=num_workers)
     assert found == [batch[4:8] for batch in expected[3:]]
+
+
+def test_a_list_of_files_that_is_gone_is_named():
+    def chunks():
+        yield from ()
+        raise FileNotFoundError(2, "No such file", "index/files.npy")
+
+    with pytest.raises(DataError, match=r"index/files.npy has been removed since the run began"):
+        next(pipeline._gather(chunks(), 1, None, None))

@@ -159,6 +159,11 @@ def _gather(
             "A worker process that loads data died, for want of memory perhaps: set fewer "
             f"--config.data.num_workers. Grain says: {error}"
         ) from error
+    except FileNotFoundError as error:  # Worker processes map the list of files anew.
+        raise DataError(
+            f"{error.filename} has been removed since the run began, and a worker process needs it: "
+            "leave config.data.index_dir alone, and start again."
+        ) from error
     finally:
         chunks.close()
         if buffers is None:
