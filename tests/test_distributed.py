@@ -1,6 +1,7 @@
 """How a process finds the others, from flags and from what each launcher sets."""
 
 import re
+import socket
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from jax._src.clusters.slurm_cluster import SlurmCluster
 
 from tests.runs import connected, start_command
 from vit_jax import distributed
+from vit_jax.command_line import Parser, add_process_flags
 from vit_jax.distributed import Cluster, resolve, share_of_gpus
 from vit_jax.errors import ConfigError, DataError
 
@@ -61,6 +63,7 @@ def test_a_process_on_its_own_stays_so(environment):
         (OPEN_MPI, Cluster("10.96.0.1:62624", 4, 3)),
         (KUBERNETES, Cluster("run-0.run:1234", 4, 3)),
         (KUBERNETES | {"JAX_PROCESS_ID": "1"}, Cluster("run-0.run:1234", 4, 1)),
+        (KUBERNETES | {"JAX_PROCESS_ID": ""}, Cluster("run-0.run:1234", 4, 3)),
     ],
 )
 def test_each_launcher_says_who_a_process_is(environment, expected):
@@ -131,12 +134,30 @@ def test_processes_of_a_host_share_its_gpus(local_id, local_count, visible, expe
         (Cluster("host:1", 2), "--process_id is missing"),
         (Cluster(process_id=1), "--coordinator_address is missing"),
         (Cluster("host", 2, 0), "--coordinator_address=host: expected HOST:PORT"),
+        (Cluster("host:99999", 2, 0), "--coordinator_address=host:99999: expected HOST:PORT"),
+        (Cluster("host:0", 2, 0), "--coordinator_address=host:0: expected HOST:PORT"),
+        (Cluster("http://host:1", 2, 0), "--coordinator_address=http://host:1: expected HOST:PORT"),
         (Cluster("host:1", 2, 2), "--process_id=2: expected 0 to 1"),
+        (Cluster("host:1", 2, -1), "--process_id=-1: expected 0 to 1"),
+        (Cluster("host:1", 0, 0), "--num_processes=0: expected at least 1"),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(flags, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         resolve(flags, {})
+
+
+def test_variables_that_are_no_numbers_are_named():
+    with pytest.raises(ConfigError, match="JAX_NUM_PROCESSES='two'"):
+        resolve(Cluster(), KUBERNETES | {"JAX_NUM_PROCESSES": "two"})
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
+def test_the_time_to_wait_is_a_time(text):
+    parser = Parser("vit_jax.main", "")
+    add_process_flags(parser)
+    with pytest.raises(ConfigError, match=f"--coordinator_timeout: '{text}' is not a number"):
+        parser.parse_args([f"--coordinator_timeout={text}"])
 
 
 @pytest.mark.parametrize(
@@ -155,6 +176,20 @@ def test_processes_that_do_not_meet_end_with_one_message(tmp_path, process_id, m
     assert message in output
     assert "within 1 s" in output
     assert not (tmp_path / "run").exists()
+
+
+def test_a_port_that_is_taken_is_named(tmp_path):
+    with socket.create_server(("", 0)) as taken:
+        address = f"localhost:{taken.getsockname()[1]}"
+        process = start_command(
+            "--config=tests/tiny.py",
+            f"--workdir={tmp_path / 'run'}",
+            *(f"--coordinator_address={address}", "--num_processes=2", "--process_id=0"),
+        )
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, output
+    assert f"Process 0 could not start at {address}" in output
+    assert "Traceback" not in output
 
 
 def test_processes_that_see_other_data_are_named(monkeypatch):

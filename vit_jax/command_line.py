@@ -93,6 +93,17 @@ def at_least_one(text: str) -> int:
     return number
 
 
+def positive_seconds(text: str) -> float:
+    """The type of a flag that says how long to wait."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that say which parameters of a model to load, and how to read its file."""
     parser.add_argument("--checkpoint", default="latest", help="of a workdir: latest, best, a step")
@@ -125,7 +136,7 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--process_id", type=int, metavar="I", help="this one's, 0 to N - 1")
     group.add_argument(
         "--coordinator_timeout",
-        type=float,
+        type=positive_seconds,
         default=300,
         metavar="SECONDS",
         help="to wait for all at the start (default: %(default)s)",

@@ -61,7 +61,7 @@ def initialize(flags: Cluster, timeout_seconds: float) -> None:
       timeout_seconds: the process ends, with one message and exit code 2, if after this time not
         all have met.
 
-    Raises ConfigError if the place of this process stays unclear.
+    Raises ConfigError if the place of this process stays unclear, or process 0 cannot listen there.
     """
     cluster = resolve(flags, os.environ)
     if cluster is None and not _on_cloud_tpu():
@@ -81,6 +81,13 @@ def initialize(flags: Cluster, timeout_seconds: float) -> None:
                 raise
             logger.info("Cloud TPU's metadata names no other workers: one process.")
             return
+        except jax.errors.JaxRuntimeError as error:
+            if not cluster:
+                raise
+            raise ConfigError(
+                f"Process {cluster.process_id} could not start at {cluster.coordinator_address} "
+                f"({error}): does another run on that host listen at the same port?"
+            ) from error
     atexit.register(shutdown, exit_code=1)  # After an error that nobody expected.
 
 
@@ -101,11 +108,13 @@ def resolve(flags: Cluster, environment: Mapping[str, str]) -> Cluster | None:
                 f"--{name} is missing: without a launcher that vit_jax knows (docs/launch.md), each "
                 "process needs --coordinator_address=HOST:PORT, --num_processes and --process_id."
             )
-    if not re.fullmatch(r".+:\d+", cluster.coordinator_address):
+    if not _is_address(cluster.coordinator_address):
         raise ConfigError(
             f"--coordinator_address={cluster.coordinator_address}: expected HOST:PORT, the host of "
             "process 0 and a free port there."
         )
+    if cluster.num_processes < 1:
+        raise ConfigError(f"--num_processes={cluster.num_processes}: expected at least 1.")
     if not 0 <= cluster.process_id < cluster.num_processes:
         raise ConfigError(
             f"--process_id={cluster.process_id}: expected 0 to {cluster.num_processes - 1}, for "
@@ -114,19 +123,27 @@ def resolve(flags: Cluster, environment: Mapping[str, str]) -> Cluster | None:
     return cluster
 
 
+def _is_address(text: str) -> bool:
+    """Whether it is a host, by name or number, and a port."""
+    found = re.fullmatch(r"[^\s/]+:([0-9]{1,5})", text)
+    return bool(found) and 0 < int(found[1]) < 2**16
+
+
 def _variables(environment: Mapping[str, str]) -> Cluster | None:
     """JAX's variables; a Kubernetes Job numbers its pods itself (completionMode: Indexed)."""
-    address = environment.get("JAX_COORDINATOR_ADDRESS")
-    count = environment.get("JAX_NUM_PROCESSES")
-    index = environment.get("JAX_PROCESS_ID", environment.get("JOB_COMPLETION_INDEX"))
-    if not address and not count:
+    address = environment.get("JAX_COORDINATOR_ADDRESS") or None
+    count = _number(environment, "JAX_NUM_PROCESSES")
+    index = _number(environment, "JAX_PROCESS_ID")
+    if address is None and count is None:
         return None
-    return Cluster(address, _number(count), _number(index))
+    if index is None:
+        index = _number(environment, "JOB_COMPLETION_INDEX")
+    return Cluster(address, count, index)
 
 
 def _slurm(environment: Mapping[str, str]) -> Cluster | None:
     """A task that `srun` started; a batch script itself is not one."""
-    count = _number(environment.get("SLURM_STEP_NUM_TASKS")) or 1
+    count = _number(environment, "SLURM_STEP_NUM_TASKS") or 1
     if count == 1 or "SLURM_STEP_NODELIST" not in environment:
         return None
     # "node[001-015,020],host2" or "node001,host2": the first host runs task 0.
@@ -151,7 +168,7 @@ def _tasks_per_node(text: str) -> Iterator[int]:
 
 def _open_mpi(environment: Mapping[str, str]) -> Cluster | None:
     """A process that `mpirun` started; only Open MPI 4 says where."""
-    count = _number(environment.get("OMPI_COMM_WORLD_SIZE")) or 1
+    count = _number(environment, "OMPI_COMM_WORLD_SIZE") or 1
     if count == 1:
         return None
     # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911" or "...;tcp6://[fe80::1,fe80::2]:43370"
@@ -198,7 +215,13 @@ def _port(job: int) -> int:
     return 65536 - 4096 + job % 4096
 
 
-def _number(text: str | None) -> int | None:
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    """The value of a variable; None if it is not set, or empty."""
+    text = environment.get(name)
+    if text and not text.isdecimal():
+        raise ConfigError(
+            f"The variable {name}={text!r} should be a whole number: mend or unset it."
+        )
     return int(text) if text else None
 
 
