@@ -31,6 +31,7 @@ while (($#)); do
   esac
   shift
 done
+[[ "$restarts" =~ ^(0|[1-9][0-9]{0,8})$ ]] || fail "--restarts=$restarts: expected a whole number"
 (($#)) || fail "name the run after --, such as -- --config=configs/vit.py:b16 --workdir=runs/b16"
 
 command=("$python" -m vit_jax.main "$@")

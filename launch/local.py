@@ -12,6 +12,7 @@ failed first, 128 + N for signal N. Whatever then still runs after --grace_secon
 """
 
 import argparse
+import contextlib
 import os
 import shlex
 import signal
@@ -55,8 +56,9 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     arguments = list(arguments)
     split = arguments.index("--") if "--" in arguments else len(arguments)
     flags = parser.parse_args(arguments[:split])
-    if flags.num_processes < 1:
-        parser.error("--num_processes must be at least 1")
+    for flag, least in (("num_processes", 1), ("restarts", 0), ("grace_seconds", 0)):
+        if not getattr(flags, flag) >= least:
+            parser.error(f"--{flag} must be at least {least}")
     return flags, arguments[split + 1 :]
 
 
@@ -114,10 +116,11 @@ def start(command: Sequence[str], index: int, num_processes: int) -> subprocess.
 
 
 def pass_on(source: BinaryIO, target: BinaryIO, mark: bytes) -> None:
-    """Copies lines, marked, until `source` ends."""
+    """Copies lines, marked, until `source` ends; reads on when `target` takes no more."""
     for line in source:
-        target.write(mark + line.rstrip(b"\n") + b"\n")
-        target.flush()
+        with contextlib.suppress(OSError):
+            target.write(mark + line.rstrip(b"\n") + b"\n")
+            target.flush()
 
 
 def wait(processes: Sequence[subprocess.Popen], grace_seconds: float) -> int:
@@ -134,6 +137,8 @@ def wait(processes: Sequence[subprocess.Popen], grace_seconds: float) -> int:
             send(processes, signal.SIGKILL)
         time.sleep(POLL_SECONDS)
     for process in processes:
+        with contextlib.suppress(ProcessLookupError):  # Its own processes, which hold its output.
+            os.killpg(process.pid, signal.SIGKILL)
         for reader in process.readers:
             reader.join()
     preempted = any(process.returncode == PREEMPTED for process in processes)

@@ -132,18 +132,21 @@ acquire() {
   done
 }
 
-# Puts this checkout and the data on all workers.
+# Puts this checkout and the data on all workers; fails at the first step that does. Its caller goes
+# on after a failure, and so `set -e` does not hold in it.
 prepare() {
   local archive="${TMPDIR:-/tmp}/vit_jax-$name.tar.gz"
   run tar --create --gzip --file="$archive" --directory="$here" --exclude=./.git --exclude=./.venv \
-    --exclude=./runs --exclude=__pycache__ .
-  run gcloud compute tpus tpu-vm scp "$archive" "$name:vit_jax.tar.gz" "${place[@]}" --worker=all
+    --exclude=./runs --exclude=__pycache__ . || return
+  run gcloud compute tpus tpu-vm scp "$archive" "$name:vit_jax.tar.gz" "${place[@]}" \
+    --worker=all || return
   run gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" --worker=all \
-    --command="mkdir -p vit_jax && tar -xzf vit_jax.tar.gz -C vit_jax"
-  on_worker all install
-  if [[ -n "$data" ]] && $copy_data; then
+    --command="mkdir -p vit_jax && tar -xzf vit_jax.tar.gz -C vit_jax" || return
+  on_worker all install || return
+  [[ -n "$data" ]] || return 0
+  if $copy_data; then
     on_worker all copy "$data" "$data_dir"
-  elif [[ -n "$data" ]]; then
+  else
     on_worker all mount "$data" "$data_dir"
   fi
 }
@@ -170,9 +173,11 @@ attempt() { # ARGUMENTS…
 status() { # running, an exit code, or none, as after a preemption
   if $dry_run; then
     echo 0
-  else
-    on_worker 0 status 2>/dev/null | tail -n 1 | tr -d '\r' || echo none
+    return
   fi
+  local text
+  text="$(on_worker 0 status 2>/dev/null | tail -n 1 | tr -d '\r')" || text=none
+  echo "${text:-none}"
 }
 
 run_to_the_end() { # ARGUMENTS…
@@ -216,6 +221,7 @@ while (($#)); do
   esac
   shift
 done
+[[ "$restarts" =~ ^(0|[1-9][0-9]{0,8})$ ]] || fail "--restarts=$restarts: expected a whole number"
 [[ -n "$name" && -n "$zone" ]] || fail "--name and --zone are needed"
 place=(--zone="$zone")
 [[ -z "$project" ]] || place+=(--project="$project")

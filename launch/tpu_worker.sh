@@ -62,7 +62,7 @@ do_start() {
   sudo systemd-run --unit="$UNIT" --uid="$(id --user)" --working-directory="$here" \
     --setenv=PYTHONUNBUFFERED=1 --property=RemainAfterExit=yes \
     --property=TimeoutStopSec="$SECONDS_TO_SAVE" \
-    "$python" -m vit_jax.main "$@"
+    "$python" -m vit_jax.main "${@//\$/\$\$}" # For systemd replaces $NAME and ${NAME}, but not $$.
 }
 
 do_follow() {

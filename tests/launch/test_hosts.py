@@ -65,6 +65,12 @@ def test_gpu_host_needs_gpus(stubs):
     assert "no NVIDIA GPU" in errors
 
 
+def test_gpu_host_needs_a_number_of_restarts(stubs):
+    code, _, errors = stubs.run(*GPU_HOST, "--restarts=code[0]", "--", *RUN)
+    assert code == 2
+    assert "--restarts=code[0]: expected a whole number" in errors
+
+
 def test_gpu_host_dry_run(stubs):
     code, output, _ = stubs.run(*GPU_HOST, "--dry_run", "--", *RUN, PYTHON="python")
     assert code == 0

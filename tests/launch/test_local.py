@@ -73,6 +73,30 @@ def test_what_still_runs_after_a_failure_is_killed(run):
     assert time.monotonic() - start < 30
 
 
+def test_what_a_killed_process_started_ends_with_it(run):
+    start = time.monotonic()
+    body = """
+import subprocess
+subprocess.Popen(["sleep", "50"])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert finish(run(body))[0] == 137
+    assert time.monotonic() - start < 30
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output(run, tmp_path):
+    body = f"""
+for _ in range(20_000):
+    print("more than a pipe holds")
+open({str(tmp_path / "done")!r} + str(index), "w").close()
+"""
+    process = run(body)
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert "Traceback" not in process.stderr.read()
+    assert len(list(tmp_path.glob("done?"))) == 2
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_are_passed_on_and_no_restart_follows(run, number):
     body = """
@@ -103,6 +127,13 @@ sys.exit(0 if again else 75)
     code, _, errors = finish(run(body, "--restarts=1"))
     assert code == 0
     assert "Starting again (1 of 1)." in errors
+
+
+@pytest.mark.parametrize("flag", ["--num_processes=0", "--restarts=-1", "--grace_seconds=nan"])
+def test_mistakes_are_named(stubs, flag):
+    code, _, errors = stubs.run(*LOCAL, "--num_processes=2", flag, "--", "--config=x")
+    assert code == 2
+    assert f"{flag.split('=')[0]} must be at least" in errors
 
 
 def test_a_dry_run_prints_the_commands(stubs):

@@ -103,6 +103,42 @@ def test_what_is_worth_it_is_started_again(tpu_vm, code, starts):
     assert calls.count(worker("all", "copy", "gs://d", "/mnt/data")) == starts
 
 
+@pytest.mark.parametrize("step", ["scp", "tar -xzf", "install"])
+def test_a_run_does_not_start_where_a_step_before_failed(stubs, step):
+    stubs.add("tar")
+    stubs.add(
+        "gcloud",
+        GCLOUD.format(states=["ACTIVE"], codes=["none"])
+        + f"""
+if {step!r} in " ".join(arguments):
+    sys.exit(1)
+""",
+    )
+    run = ("run", *FLAGS, "--type=v5litepod-16", "--restarts=1", "--", *RUN)
+    code, _, errors = stubs.run(*TPU_VM, *run)
+    assert code == 1
+    assert "the run ended with code none: starting it again (1 of 1)" in errors
+    calls = [" ".join(call) for call in stubs.calls]
+    assert sum(step in call for call in calls) == 2
+    assert not any("tpu_worker.sh start" in call for call in calls)
+
+
+def test_a_worker_that_cannot_be_asked_has_no_run(stubs):
+    stubs.add("tar")
+    stubs.add(
+        "gcloud",
+        """
+if "describe" in arguments:
+    print("ACTIVE")
+if arguments[-1].endswith("status"):
+    print("none")
+    sys.exit(255)
+""",
+    )
+    run = ("run", *FLAGS, "--type=v5litepod-16", "--restarts=0", "--", *RUN)
+    assert stubs.run(*TPU_VM, *run)[0] == 1
+
+
 def test_the_other_commands(tpu_vm):
     assert tpu_vm([], [], "delete", *FLAGS)[:2] == (0, [DELETE])
     assert tpu_vm([], [], "logs", *FLAGS)[1][1:] == [FOLLOW]
@@ -116,6 +152,7 @@ def test_the_other_commands(tpu_vm):
         (("run", *FLAGS, "--", *RUN), "--type is needed"),
         (("run", *FLAGS, "--type=v5litepod-16"), "name the run after --"),
         (("run", *FLAGS, "--type=v9-8", "--", *RUN), "name its runtime with --version"),
+        (("run", *FLAGS, "--restarts=name[0]", "--", *RUN), "--restarts=name[0]: expected a whole"),
         (("fly", *FLAGS), "unknown command fly"),
     ],
 )
@@ -154,7 +191,9 @@ def test_the_worker_starts_a_unit_in_place_of_one_that_others_left(stubs):
     assert last[:2] == ["systemd-run", "--unit=vit_jax"]
     assert f"--working-directory={ROOT}" in last
     assert "--property=RemainAfterExit=yes" in last
-    assert last[-6:] == [f"{ROOT}/.venv/bin/python", "-m", "vit_jax.main", *RUN]
+    as_run = [argument.replace("$$", "$") for argument in last]  # By systemd.
+    assert as_run[-6:] == [f"{ROOT}/.venv/bin/python", "-m", "vit_jax.main", *RUN]
+    assert last[-1] == "--config.note=it's $$HOME"
 
 
 @pytest.mark.parametrize(
