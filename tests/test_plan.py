@@ -98,6 +98,22 @@ def test_suggestions_save_memory_at_growing_cost(topology, planned):
     ]
 
 
+def test_suggestions_start_from_what_the_config_does_already(topology, planned):
+    config = tiny.get_config()
+    config.model.remat = "dots"
+    config.mesh.update({"data": 4, "tensor": -1})
+    split = dataclasses.replace(planned, mesh={"data": 4, "fsdp": 1, "tensor": 2})
+    tried = list(suggestions(config, topology, split))
+    assert tried[:3] == [
+        ("model.remat=full",),
+        ("mesh.fsdp=4", "mesh.data=1"),
+        ("mesh.fsdp=4", "mesh.data=1", "model.remat=full"),
+    ]
+    split = dataclasses.replace(planned, mesh={"data": 1, "fsdp": 8, "tensor": 1})
+    config.mesh.update({"data": 1, "fsdp": -1, "tensor": 1})
+    assert not any(len(changes) == 2 for changes in suggestions(config, topology, split))
+
+
 def test_a_state_that_is_too_large_needs_more_than_recomputation(topology, planned):
     small = dataclasses.replace(planned, capacity=1000)
     first = next(iter(suggestions(tiny.get_config(), topology, small)))

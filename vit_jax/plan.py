@@ -47,6 +47,7 @@ from vit_jax.topology import Topology, open_topology
 from vit_jax.train_step import TrainStep, make_train_step
 
 FITS, DOES_NOT_FIT = 0, 1
+REMATS = ("none", "dots", "full")  # config.model.remat, by the memory that each saves.
 BACKWARD_AND_FORWARD = 3  # A backward pass takes twice the products of the forward pass.
 
 # The TPU compiler's words for a program that needs more memory than there is.
@@ -235,12 +236,13 @@ def suggestions(config: ConfigDict, topology: Topology, plan: Plan) -> Iterator[
 
     What cannot suffice is left out: recomputation, if the state alone is too large.
     """
-    rest = len(topology.devices) // config.mesh.tensor
-    remats = [f"model.remat={how}" for how in ("dots", "full") if config.model.remat != how]
+    rest = len(topology.devices) // plan.mesh["tensor"]
+    more = REMATS[REMATS.index(config.model.remat or "none") + 1 :]
+    remats = [f"model.remat={how}" for how in more]
     everywhere = () if rest == 1 else (f"mesh.fsdp={rest}", "mesh.data=1")
     if plan.memory.state < plan.capacity:
         yield from ((remat,) for remat in remats)
-    if everywhere and config.mesh.fsdp != rest:
+    if everywhere and plan.mesh["fsdp"] != rest:
         yield everywhere
         yield from ((*everywhere, remat) for remat in remats)
     per_device = config.batch_size // rest

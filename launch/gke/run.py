@@ -11,7 +11,7 @@ ARGUMENTS are those of `python -m vit_jax.main`. The bucket is mounted at /bucke
 --workdir=/bucket/DIR. The run is an Indexed Job with a headless Service, from the files beside this
 one; kubectl must be set up for the cluster. The image comes from launch/gke/Dockerfile. The log of
 process 0 is shown until the run ends; the run does not need this script to go on. Exit codes: 0 if
-the Job completes, 1 if it fails, 2 for mistakes. See docs/launch.md.
+the Job completes, 1 if it fails, 2 for mistakes, 130 after Ctrl-C. See docs/launch.md.
 """
 
 import argparse
@@ -20,6 +20,8 @@ import math
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -67,6 +69,13 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
         parser.error("name the run after --: -- --config=FILE --workdir=/bucket/DIR")
     if not flags.delete and "tpu" in flags.accelerator and not flags.topology:
         parser.error(f"--accelerator={flags.accelerator} needs --topology, such as 4x4")
+    if flags.topology and not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", flags.topology):
+        parser.error(f"--topology={flags.topology}: expected such as 4x4 or 2x2x4")
+    for flag, least in (("hosts", 1), ("devices", 1), ("restarts", 0)):
+        if getattr(flags, flag) is not None and getattr(flags, flag) < least:
+            parser.error(f"--{flag} must be at least {least}")
+    if not flags.dry_run and not shutil.which("kubectl"):
+        parser.error("kubectl is not installed, or not on PATH")
     return flags, run
 
 
@@ -75,6 +84,7 @@ def manifest(flags: argparse.Namespace, run: Sequence[str]) -> str:
     devices = flags.devices or (4 if flags.topology else 8)
     chips = math.prod(map(int, flags.topology.split("x"))) if flags.topology else devices
     hosts = flags.hosts or max(chips // devices, 1)
+    escaped = [argument.replace("$", "$$") for argument in run]  # Kubernetes replaces $(NAME), $$.
     values = {
         **{key: getattr(flags, key) for key in ("name", "image", "bucket", "accelerator")},
         **{key: getattr(flags, key) for key in ("topology", "service_account", "restarts")},
@@ -82,7 +92,7 @@ def manifest(flags: argparse.Namespace, run: Sequence[str]) -> str:
         "hosts_text": str(hosts),
         "devices": min(devices, chips),
         "coordinator": f"{flags.name}-0.{flags.name}:{COORDINATOR_PORT}",
-        "arguments": [*run, f"--coordinator_timeout={SECONDS_TO_MEET}"],
+        "arguments": [f"--coordinator_timeout={SECONDS_TO_MEET}", *escaped],
     }
     values = {key: json.dumps(value) for key, value in values.items()}
     files = ("service.yaml", "tpu.yaml" if flags.topology else "gpu.yaml")
@@ -148,4 +158,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # The run goes on without this script.
+        sys.exit(128 + signal.SIGINT)

@@ -1,7 +1,9 @@
 """launch/gke: the manifests against Kubernetes' schemas, the launcher against a stand-in for kubectl."""
 
 import shlex
+import signal
 import sys
+import time
 
 import kubernetes_validate
 import pytest
@@ -66,7 +68,9 @@ def test_pods_find_each_other_and_get_the_arguments(launch, flags):
     assert service["spec"]["selector"].items() <= labels.items()
     assert service["metadata"]["name"] == pod["subdomain"] == job["metadata"]["name"] == "b16"
     assert job["spec"]["completionMode"] == "Indexed"
-    assert container["args"] == [*RUN, "--coordinator_timeout=3600"]
+    as_run = [argument.replace("$$", "$") for argument in container["args"]]  # By Kubernetes.
+    assert as_run == ["--coordinator_timeout=3600", *RUN]
+    assert "$$HOME" in container["args"][-1]
     assert container["image"] == "registry/image:1"
     bucket = pod["volumes"][-1]["csi"]["volumeAttributes"]["bucketName"]
     assert bucket == "bucket"
@@ -133,6 +137,19 @@ def test_a_failed_job_fails(launch):
     assert launch(*GPU, results=("FailureTarget Failed",))[0] == 1
 
 
+def test_ctrl_c_leaves_the_run_alone(stubs):
+    stubs.add(
+        "kubectl", "if 'logs' in arguments: time.sleep(50)\nprint('b16-0-a Running', flush=True)"
+    )
+    process = stubs.start(*LAUNCHER, *GPU, "--", *RUN)
+    while not any("logs" in call for call in stubs.calls):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
 def test_what_is_deleted(stubs):
     stubs.add("kubectl")
     delete = ["delete", "job/b16", "service/b16", "--ignore-not-found"]
@@ -159,9 +176,13 @@ def test_a_dry_run_calls_nothing(stubs):
         (("--name=B16", *GPU[1:]), "--name=B16: expected"),
         (GPU[:2], "--bucket is needed"),
         ((*COMMON, "--accelerator=tpu-v6e-slice"), "needs --topology"),
+        ((*TPU, "--topology=4y4"), "--topology=4y4: expected such as 4x4"),
+        ((*GPU, "--hosts=0"), "--hosts must be at least 1"),
+        ((*GPU, "--restarts=-1"), "--restarts must be at least 0"),
+        (GPU, "kubectl is not installed"),
     ],
 )
 def test_mistakes_are_named(stubs, flags, message):
-    code, _, errors = stubs.run(*LAUNCHER, *flags, "--", *RUN)
+    code, _, errors = stubs.run(*LAUNCHER, *flags, "--", *RUN, PATH="")
     assert code == 2
     assert message in errors
