@@ -32,7 +32,7 @@ resources=(gcloud compute tpus queued-resources)
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 name="" zone="" type="" version="" project="" data="" data_dir=/mnt/data restarts=100
-spot=false copy_data=false delete=false dry_run=false
+archive="" spot=false copy_data=false delete=false dry_run=false
 
 say() {
   echo "tpu_vm.sh: $*" >&2
@@ -135,10 +135,13 @@ acquire() {
 # Puts this checkout and the data on all workers; fails at the first step that does. Its caller goes
 # on after a failure, and so `set -e` does not hold in it.
 prepare() {
-  local archive="${TMPDIR:-/tmp}/vit_jax-$name.tar.gz"
-  run tar --create --gzip --file="$archive" --directory="$here" --exclude=./.git --exclude=./.venv \
+  if ! $dry_run && [[ -z "$archive" ]]; then # A file that nobody else on this machine can touch.
+    archive="$(mktemp)" || return
+    trap 'rm -f "$archive"' EXIT
+  fi
+  run tar --create --gzip --file="${archive:-ARCHIVE}" --directory="$here" --exclude=./.git --exclude=./.venv \
     --exclude=./runs --exclude=__pycache__ . || return
-  run gcloud compute tpus tpu-vm scp "$archive" "$name:vit_jax.tar.gz" "${place[@]}" \
+  run gcloud compute tpus tpu-vm scp "${archive:-ARCHIVE}" "$name:vit_jax.tar.gz" "${place[@]}" \
     --worker=all || return
   run gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" --worker=all \
     --command="mkdir -p vit_jax && tar -xzf vit_jax.tar.gz -C vit_jax" || return

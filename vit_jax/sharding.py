@@ -103,7 +103,8 @@ def find_slices(wanted: int, devices: Sequence[jax.Device]) -> tuple[int, bool]:
     counts = Counter(getattr(device, attribute) for device in devices)
     if wanted not in (0, len(counts)):
         raise ConfigError(
-            f"config.mesh.slices={wanted}: the {len(devices)} devices form {len(counts)} {kind}."
+            f"config.mesh.slices={wanted}: the {len(devices)} devices form {len(counts)} {kind}: "
+            "set it to that, or leave it out."
         )
     if len(set(counts.values())) > 1:
         sizes = ", ".join(str(count) for _, count in sorted(counts.items()))
@@ -150,7 +151,7 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
                 if shape[dimension] % mesh.shape["tensor"]:
                     raise ConfigError(
                         f"config.mesh.tensor={mesh.shape['tensor']} does not divide dimension "
-                        f"{dimension} of {name} {shape}."
+                        f"{dimension} of {name} {shape}: choose one that divides it."
                     )
                 spec[dimension] = "tensor"
     fsdp = mesh.shape["fsdp"]

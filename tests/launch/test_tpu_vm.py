@@ -65,11 +65,12 @@ START, FOLLOW = worker("all", "start", *RUN), worker("0", "follow")
 STATUS = worker("0", "status")
 
 
-def test_a_new_slice_is_made_ready_and_runs(tpu_vm):
+def test_a_new_slice_is_made_ready_and_runs(tpu_vm, tmp_path):
     states = ["NONE", "WAITING_FOR_RESOURCES", "ACTIVE"]
     run = ("run", *FLAGS, "--type=v5litepod-16", "--spot", "--data=gs://d/images", "--", *RUN)
     code, calls, _ = tpu_vm(states, [0], *run)
     assert code == 0
+    assert not list(tmp_path.glob("tmp*")), "the archive is left"
     assert calls == [
         *(DESCRIBE, [*CREATE, "--spot"], DESCRIBE, DESCRIBE),
         *(*INSTALL, worker("all", "mount", "gs://d/images", "/mnt/data")),
