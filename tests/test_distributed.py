@@ -178,18 +178,12 @@ def test_processes_that_do_not_meet_end_with_one_message(tmp_path, process_id, m
     assert not (tmp_path / "run").exists()
 
 
-def test_a_port_that_is_taken_is_named(tmp_path):
+def test_a_port_that_is_taken_is_named():
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
-        process = start_command(
-            "--config=tests/tiny.py",
-            f"--workdir={tmp_path / 'run'}",
-            *(f"--coordinator_address={address}", "--num_processes=2", "--process_id=0"),
-        )
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 2, output
-    assert f"Process 0 could not start at {address}" in output
-    assert "Traceback" not in output
+        with pytest.raises(ConfigError, match=f"Process 0 could not start at {address}"):
+            distributed.initialize(Cluster(address, 2, 0), timeout_seconds=60)
+    distributed.check_port(address)
 
 
 def test_processes_that_see_other_data_are_named(monkeypatch):

@@ -66,6 +66,8 @@ def initialize(flags: Cluster, timeout_seconds: float) -> None:
     cluster = resolve(flags, os.environ)
     if cluster is None and not _on_cloud_tpu():
         return
+    if cluster and cluster.process_id == 0:
+        check_port(cluster.coordinator_address)
     arguments = dataclasses.asdict(cluster) if cluster else {}
     with _deadline(timeout_seconds, _unreachable_message(cluster, timeout_seconds)):
         try:
@@ -81,14 +83,23 @@ def initialize(flags: Cluster, timeout_seconds: float) -> None:
                 raise
             logger.info("Cloud TPU's metadata names no other workers: one process.")
             return
-        except jax.errors.JaxRuntimeError as error:
-            if not cluster:
-                raise
-            raise ConfigError(
-                f"Process {cluster.process_id} could not start at {cluster.coordinator_address} "
-                f"({error}): does another run on that host listen at the same port?"
-            ) from error
     atexit.register(shutdown, exit_code=1)  # After an error that nobody expected.
+
+
+def check_port(address: str) -> None:
+    """Raises ConfigError if process 0 cannot listen at the port of `address`.
+
+    JAX would not always say so: sometimes it crashes.
+    """
+    port = int(address.rpartition(":")[2])
+    try:
+        with socket.create_server(("", port)):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"Process 0 could not start at {address} ({error.strerror}): does another run on that "
+            "host listen at the same port?"
+        ) from error
 
 
 def resolve(flags: Cluster, environment: Mapping[str, str]) -> Cluster | None:
