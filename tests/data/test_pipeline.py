@@ -127,11 +127,13 @@ def test_worker_processes_are_for_many_cores(monkeypatch, cores, workers):
 
 def test_processes_share_the_cores_of_their_host_unless_the_system_does(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 96)
-    monkeypatch.setattr(pipeline, "processes_on_host", lambda: 4)
+    asked = []
+    monkeypatch.setattr(pipeline, "processes_on_host", lambda: asked.append(True) or 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(96), raising=False)
     assert pipeline.num_cores() == 24
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(10), raising=False)
     assert pipeline.num_cores() == 10
+    assert len(asked) == 2, "always: processes that the system binds must not leave others waiting"
 
 
 def test_large_batches_are_loaded_in_chunks():

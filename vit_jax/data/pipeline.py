@@ -110,9 +110,10 @@ def num_cores() -> int:
 
     Else its share of the host's, for the processes of one run; all of them have to ask.
     """
+    sharing = processes_on_host()  # Before anything that may differ by host: all must come here.
     present = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present
-    return allowed if allowed < present else max(1, present // processes_on_host())
+    return allowed if allowed < present else max(1, present // sharing)
 
 
 def default_workers() -> int:
