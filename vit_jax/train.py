@@ -88,26 +88,44 @@ def run(
         workdir.check_apart_from_weights(directory, config.init)
     index_dir = "" if dry_run else workdir.index_directory(directory)
     dataset = open_dataset(config, required=not dry_run, index_dir=index_dir)
-    options, durations, schedule, groups, optimizer, initialize, abstract = assemble(
-        config, dataset, mesh
-    )
+    parts = assemble(config, dataset, mesh)
     logger.info(
         "%s",
         describe_run(
-            config, options, dataset.num_train_examples, durations, schedule, groups, abstract, mesh
+            config,
+            parts.options,
+            dataset.num_train_examples,
+            parts.durations,
+            parts.schedule,
+            parts.groups,
+            parts.state,
+            mesh,
         ),
     )
     file = ModelFile(
         config.model.name,
-        dataclasses.asdict(options),
+        dataclasses.asdict(parts.options),
         preprocessing_of(config.data),
         dataset.class_names,
     )
-    if dry_run:
-        if config.init:
-            read_initial_weights(config, file, abstract)
-        return {}
+    if not dry_run:
+        return run_parts(config, directory, mesh, dataset, parts, file, stop or threading.Event())
+    if config.init:
+        read_initial_weights(config, file, parts.state)
+    return {}
 
+
+def run_parts(
+    config: ConfigDict,
+    directory: str,
+    mesh: Mesh,
+    dataset: Dataset,
+    parts: "Parts",
+    file: ModelFile,
+    stop: threading.Event,
+) -> dict[str, float]:
+    """Trains in the workdir `directory`; arguments, result and errors as in and of `run`."""
+    options, durations, schedule, groups, optimizer, initialize, abstract = parts
     distributed.check_same("training examples", dataset.num_train_examples)
     distributed.check_same("evaluation examples", len(dataset.eval))
     directory = workdir.open_directory(directory)
@@ -141,7 +159,6 @@ def run(
         rows = sharding.batch_sharding(mesh)
         batches = train_batches(config, dataset, rows, start=start_step, stop=durations.total)
         profiler = Profiler(config.profile, directory)
-        stop = stopping_after(stop or threading.Event())
         train(
             durations,
             state,
@@ -152,7 +169,7 @@ def run(
             checkpoints,
             log,
             profiler,
-            stop,
+            stopping_after(stop),
         )
     finally:
         log.close()
