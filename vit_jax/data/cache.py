@@ -50,7 +50,10 @@ class Cached:
         held = {index: self._held.get(index) for index in indices}
         fresh = fetch(self._source, [index for index in indices if held[index] is None])
         for index in indices:
-            example = held[index] or next(fresh)
+            if held[index] is not None:
+                yield held[index]
+                continue
+            example = next(fresh)
             try:
                 yield self._keep(index, example) if isinstance(example, Example) else example
             except DataError as error:
