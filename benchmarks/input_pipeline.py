@@ -23,8 +23,8 @@ from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_image
 
 from vit_jax import config
-from vit_jax.data.crops import inception_box
-from vit_jax.data.transforms import train_transform
+from vit_jax.data.images.crops import inception_box
+from vit_jax.data.images.transforms import train_transform
 
 SIZE = (224, 224)
 TURN = 8  # Crops.

@@ -11,10 +11,10 @@ import sys
 import numpy as np
 from PIL import Image
 
-from vit_jax.data.decoding import decode
-from vit_jax.data.files import find_files
-from vit_jax.data.fingerprints import SIZE, fingerprint
-from vit_jax.deduplicate import DISTANCE
+from vit_jax.data.images.picture import decode
+from vit_jax.data.picture_files import find_files
+from vit_jax.deduplicate.__main__ import DISTANCE
+from vit_jax.deduplicate.fingerprints import SIZE, fingerprint
 
 
 def stored(image, file_format):

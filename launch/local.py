@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-PREEMPTED = 75  # vit_jax.preemption.EXIT_CODE
+PREEMPTED = 75  # vit_jax.training.preemption.EXIT_CODE
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 POLL_SECONDS = 0.1
 

@@ -6,11 +6,12 @@ import jax
 import numpy as np
 
 from tests import tiny
-from vit_jax import sharding, train
+from vit_jax import train
 from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset, train_batches
+from vit_jax.devices import sharding
 from vit_jax.forward import make_forward
-from vit_jax.train_step import make_train_step
+from vit_jax.training.step import make_train_step
 
 
 def mesh_of(num_devices: int = 8, **axes: int) -> jax.sharding.Mesh:

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from vit_jax import sharding
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import default_config
+from vit_jax.devices import sharding
 from vit_jax.optimizer import build_optimizer
-from vit_jax.parameter_groups import parameter_groups
+from vit_jax.optimizer.groups import parameter_groups
 from vit_jax.parameters import path_name
 
 SHAPES = {"embedding/kernel": (8, 16), "blocks/kernel": (3, 16, 8), "head/bias": (5,)}

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tests.data.images import encode, photograph
+from tests.data.pictures import encode, photograph
 from vit_jax import benchmark
 
 

@@ -13,7 +13,7 @@ from tests.published import GOLDEN, golden, write_npz
 from tests.workdirs import CLASSES, write_workdir
 from vit_jax import export
 from vit_jax.errors import WeightsError
-from vit_jax.weights.resize import resize_positions
+from vit_jax.weights.resampling import resize_positions
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 
 from configs import finetune, transfer, vtab
 from vit_jax.config import durations, model_options, validate
-from vit_jax.data.labels import LABELS
+from vit_jax.data.sources.labels import LABELS
 from vit_jax.errors import ConfigError
 from vit_jax.recipes.models import ALL
 

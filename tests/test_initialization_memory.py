@@ -10,7 +10,8 @@ from tests.runs import ROOT
 SCRIPT = """
 import resource
 import jax
-from vit_jax import sharding, train
+from vit_jax import train
+from vit_jax.devices import sharding
 from vit_jax.config_file import load_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.plan import bytes_per_device

@@ -16,7 +16,7 @@ from PIL import Image
 from tests.runs import read_metrics, start_command
 from vit_jax import main
 from vit_jax.checkpoint import restore_params
-from vit_jax.schedules import make_schedule
+from vit_jax.optimizer.schedules import make_schedule
 
 # Runs that differ in nothing that is compiled share their programs: change little.
 TINY = ("--config=tests/tiny.py", "--config.model.depth=1", "--config.total_steps=2")

@@ -175,7 +175,8 @@ def test_a_run_resumes_on_another_number_of_processes(trained, tmp_path, before,
 ORDER = """
 import hashlib, json, sys
 import jax, numpy as np
-from vit_jax import distributed, sharding
+from vit_jax.devices import distributed
+from vit_jax.devices import sharding
 from vit_jax.config_file import load_config
 from vit_jax.data.dataset import open_dataset, train_batches
 from vit_jax.command_line import connect

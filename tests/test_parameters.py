@@ -8,7 +8,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from vit_jax.config import default_config
 from vit_jax.models import registry
-from vit_jax.parameter_groups import parameter_groups
+from vit_jax.optimizer.groups import parameter_groups
 from vit_jax.parameters import layer_names, named_leaves
 
 PARAMS = unflatten_dict(

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from tests.data.images import encode, photograph
+from tests.data.pictures import encode, photograph
 from tests.published import random_model
 from tests.runs import ROOT
 from tests.workdirs import CLASSES, write_workdir

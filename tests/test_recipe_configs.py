@@ -13,7 +13,7 @@ from vit_jax import train
 from vit_jax.config import durations, lookup, model_options, validate
 from vit_jax.errors import ConfigError
 from vit_jax.models.registry import count_parameters
-from vit_jax.schedules import make_schedule
+from vit_jax.optimizer.schedules import make_schedule
 
 IMAGENET, NINETY_NINE_PERCENT = 1_281_167, 1_268_355
 

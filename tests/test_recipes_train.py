@@ -7,7 +7,7 @@ import pytest
 
 from tests.stages import Setup, config_with, mesh_of, run_on
 from vit_jax import train
-from vit_jax.losses import LOSSES
+from vit_jax.objectives.losses import LOSSES
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.parameters import named_leaves
 

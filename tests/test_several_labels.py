@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests import tiny
-from tests.data.images import encode, photograph
+from tests.data.pictures import encode, photograph
 from tests.runs import read_metrics
 from vit_jax import evaluate, train
 from vit_jax.errors import ConfigError

@@ -3,7 +3,7 @@
 import pytest
 
 from tests import tiny
-from tests.data.images import encode, photograph
+from tests.data.pictures import encode, photograph
 from tests.runs import read_metrics
 from vit_jax import train
 from vit_jax.errors import DataError

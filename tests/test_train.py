@@ -11,13 +11,14 @@ from tests import tiny
 from tests.runs import GOLDEN, read_metrics
 from tests.stages import Setup, config_with, mesh_of, run_on
 from tests.workdirs import NAME, TINY, write_workdir
-from vit_jax import sharding, train
+from vit_jax import train
 from vit_jax.checkpoint import TrainState, restore_params
 from vit_jax.config import Durations, default_config
+from vit_jax.devices import sharding
 from vit_jax.optimizer import build_optimizer
-from vit_jax.parameter_groups import parameter_groups
-from vit_jax.schedules import make_schedule
-from vit_jax.train_step import make_train_step
+from vit_jax.optimizer.groups import parameter_groups
+from vit_jax.optimizer.schedules import make_schedule
+from vit_jax.training.step import make_train_step
 
 MESHES = [{"data": 8}, {"fsdp": 8}, {"data": 2, "fsdp": 4}, {"data": 4, "tensor": 2}]
 WIDE = {"model.width": 128, "model.mlp_width": 512, "total_steps": 5, "warmup_steps": 1}

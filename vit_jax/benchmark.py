@@ -23,14 +23,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax import sharding
 from vit_jax.command_line import DONE, Parser, parse_with_config, run_command
 from vit_jax.config_file import load_config
-from vit_jax.data import pipeline
 from vit_jax.data.dataset import Batch, Dataset, open_dataset, train_batches, train_order
-from vit_jax.data.order import RowGenerator
+from vit_jax.data.loading import pipeline
+from vit_jax.data.loading.order import RowGenerator
+from vit_jax.devices import sharding
+from vit_jax.devices.hardware import peak_host_memory_bytes
 from vit_jax.errors import DataError
-from vit_jax.hardware import peak_host_memory_bytes
 
 STAGES = ("read", "decode and crop", "augment", "assemble", "transfer")
 

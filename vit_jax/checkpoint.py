@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from vit_jax import distributed
+from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.parameters import path_name
 

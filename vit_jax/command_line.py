@@ -15,10 +15,10 @@ import jax
 import numpy as np
 from flax import nnx
 
-from vit_jax import distributed
 from vit_jax.config_file import parse_any
+from vit_jax.console import setup_logging
+from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError, UserError, WeightsError
-from vit_jax.logging import setup_logging
 from vit_jax.weights.formats import is_workdir
 from vit_jax.weights.loading import load_model
 

@@ -14,15 +14,15 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference, placeholder
 
-from vit_jax.data.mixing import FORMS
-from vit_jax.data.transforms import train_operations
+from vit_jax.choices import unused_options
+from vit_jax.data.images.transforms import train_operations
 from vit_jax.errors import ConfigError
-from vit_jax.losses import LOSSES
 from vit_jax.models import registry
+from vit_jax.objectives.losses import LOSSES
+from vit_jax.objectives.mixing import FORMS
 from vit_jax.optimizer import OPTIMIZERS
-from vit_jax.options import unused_options
-from vit_jax.schedules import SCHEDULES
-from vit_jax.weights.resize import POSITION_RESIZES, is_grid
+from vit_jax.optimizer.schedules import SCHEDULES
+from vit_jax.weights.resampling import POSITION_RESIZES, is_grid
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ def default_config() -> ConfigDict:
     config.schedule = schedule = ConfigDict()
     schedule.name = "cosine"  # cosine | linear | rsqrt | constant | step
     schedule.warmup_start = 0.0  # The rate that the warm-up starts from.
-    # What is None has the chosen schedule's own default: see `vit_jax/schedules.py`.
+    # What is None has the chosen schedule's own default: see `vit_jax/optimizer/schedules.py`.
     schedule.end = placeholder(float)  # The last rate of cosine (0) and linear (1e-5).
     schedule.timescale = placeholder(float)  # Of rsqrt (10,000), in updates.
     schedule.boundaries = placeholder(tuple)  # Of step (0.3, 0.6, 0.9), in shares of the run.
@@ -189,7 +189,9 @@ def _data_config() -> ConfigDict:
     data.source = ""  # One of data/sources.py: folder:DIR | tfds:NAME | tar:PATTERN | ...
     data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
     data.index_dir = ""  # Of indices of files and records, made once; "": the workdir's `index`.
-    data.label = ""  # Of a TFDS dataset: an integer feature, or one of `vit_jax.data.labels`.
+    data.label = (
+        ""  # Of a TFDS dataset: an integer feature, or one of `vit_jax.data.sources.labels`.
+    )
     data.train_split = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     data.eval_split = ""  # "": the source's own evaluation split.
     data.classes = ()  # Only these, by name and in this order; (): all of them.

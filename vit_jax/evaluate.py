@@ -24,7 +24,6 @@ from etils import epath
 from flax import nnx
 from ml_collections import ConfigDict
 
-from vit_jax import sharding
 from vit_jax.checkpoint import find_step
 from vit_jax.command_line import (
     DONE,
@@ -37,16 +36,17 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.config import default_config
-from vit_jax.data.chunks import Skipping
 from vit_jax.data.classes import LabelledForModel, match_classes
-from vit_jax.data.pipeline import batches
-from vit_jax.data.sources import open_source
+from vit_jax.data.loading.chunks import Skipping
+from vit_jax.data.loading.pipeline import batches
+from vit_jax.data.sources.registry import open_source
+from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.inference import make_classifier, make_transform
-from vit_jax.losses import LOSSES
+from vit_jax.objectives.losses import LOSSES
+from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
-from vit_jax.workdir import index_directory
 
 BATCH_SIZE = 64  # On each device.
 COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")

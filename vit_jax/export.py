@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from vit_jax.command_line import DONE, Parser, add_model_flags, parse_options, run_command
 from vit_jax.errors import ConfigError
+from vit_jax.weights.content import Hints
 from vit_jax.weights.formats import read_weights
 from vit_jax.weights.loading import build_model
-from vit_jax.weights.resize import POSITION_RESIZES
+from vit_jax.weights.resampling import POSITION_RESIZES
 from vit_jax.weights.saving import FORMATS, save_model
-from vit_jax.weights.source import Hints
 
 logger = logging.getLogger("vit_jax")
 

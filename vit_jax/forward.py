@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax import sharding
+from vit_jax.devices import sharding
 from vit_jax.model_file import Preprocessing
 
 Forward = Callable[..., jax.Array]  # (params, images uint8, key=None) -> logits [B, K]

@@ -8,9 +8,9 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax import sharding
 from vit_jax.config import default_config
-from vit_jax.data.transforms import eval_transform
+from vit_jax.data.images.transforms import eval_transform
+from vit_jax.devices import sharding
 from vit_jax.forward import Forward, make_forward
 from vit_jax.model_file import Preprocessing
 

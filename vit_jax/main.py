@@ -3,7 +3,7 @@
     python -m vit_jax.main --config=configs/vit.py:b16 --workdir=DIR [--config.KEY=VALUE ...]
 
 Exit codes: 0 done; 2 bad config, data or weights; 3 non-finite loss; 75 stopped by a signal, start
-the same command again. Several processes: see `vit_jax.distributed` and docs/launch.md.
+the same command again. Several processes: see `vit_jax.devices.distributed` and docs/launch.md.
 """
 
 import argparse
@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 
 import jax
 
-from vit_jax import distributed, train
+from vit_jax import train
 from vit_jax.command_line import Parser, add_process_flags, connect, parse_with_config
 from vit_jax.config_file import load_config
+from vit_jax.console import setup_logging
+from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError, UserError
-from vit_jax.logging import setup_logging
-from vit_jax.preemption import EXIT_CODE as PREEMPTED_EXIT_CODE
-from vit_jax.preemption import PreemptedError, stop_signal
-from vit_jax.step_log import NonFiniteLossError
+from vit_jax.training.preemption import EXIT_CODE as PREEMPTED_EXIT_CODE
+from vit_jax.training.preemption import PreemptedError, stop_signal
+from vit_jax.training.step_log import NonFiniteLossError
 
 USER_ERROR_EXIT_CODE = 2
 NON_FINITE_LOSS_EXIT_CODE = 3

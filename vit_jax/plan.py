@@ -2,7 +2,7 @@
 
     python -m vit_jax.plan --config=configs/vit.py:h14 --topology=v5e:16x16 [--config.KEY=VALUE ...]
 
-Compiles the real train step for devices that are not here (`vit_jax.topology`), and prints what one
+Compiles the real train step for devices that are not here (`vit_jax.devices.topology`), and prints what one
 device has to hold, what the devices exchange in a step, and a lower bound of the step's time.
 `--suggest` compiles changes of the config until one fits; `--json` prints one JSON document.
 
@@ -34,17 +34,18 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax import sharding, train
-from vit_jax.collectives import Collective, collectives
+from vit_jax import train
 from vit_jax.command_line import OVERRIDE, Parser, parse_with_config, run_command
 from vit_jax.config_file import load_config
+from vit_jax.console import format_duration
 from vit_jax.data.dataset import open_dataset
+from vit_jax.devices import sharding
+from vit_jax.devices.collectives import Collective, collectives
+from vit_jax.devices.hardware import GIB
+from vit_jax.devices.topology import Topology, open_topology
 from vit_jax.forward import make_forward
-from vit_jax.hardware import GIB
-from vit_jax.logging import format_duration
 from vit_jax.tables import format_table
-from vit_jax.topology import Topology, open_topology
-from vit_jax.train_step import TrainStep, make_train_step
+from vit_jax.training.step import TrainStep, make_train_step
 
 FITS, DOES_NOT_FIT = 0, 1
 REMATS = ("none", "dots", "full")  # config.model.remat, by the memory that each saves.

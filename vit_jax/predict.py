@@ -26,7 +26,6 @@ import jax
 import numpy as np
 from flax import nnx
 
-from vit_jax import sharding
 from vit_jax.command_line import (
     DONE,
     SOME_UNREADABLE,
@@ -37,8 +36,9 @@ from vit_jax.command_line import (
     load_classifier,
     run_command,
 )
-from vit_jax.data.files import find_files, read_ahead
-from vit_jax.data.listing import IMAGE_EXTENSIONS
+from vit_jax.data.picture_files import find_files, read_ahead
+from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
+from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.forward import normalize
 from vit_jax.inference import (

@@ -24,7 +24,7 @@ from vit_jax.config import validate
 from vit_jax.errors import ConfigError
 from vit_jax.main import run_command, summary
 from vit_jax.model_file import write_json
-from vit_jax.step_log import NonFiniteLossError
+from vit_jax.training.step_log import NonFiniteLossError
 
 BEST = "best"  # The folder of the final run.
 

@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax import distributed, sharding, workdir
 from vit_jax.checkpoint import Checkpoints, TrainState
+from vit_jax.choices import chosen_options
 from vit_jax.data.classes import difference
 from vit_jax.data.dataset import (
     Batch,
@@ -27,23 +27,24 @@ from vit_jax.data.dataset import (
     open_dataset,
     train_batches,
 )
+from vit_jax.devices import distributed, sharding
 from vit_jax.errors import CheckpointError
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.forward import Forward, make_forward
-from vit_jax.losses import LOSSES
 from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_model_file
 from vit_jax.models import registry
+from vit_jax.objectives.losses import LOSSES
 from vit_jax.optimizer import build_optimizer
-from vit_jax.options import chosen_options
-from vit_jax.overview import describe_run
-from vit_jax.parameter_groups import ParameterGroups, parameter_groups
+from vit_jax.optimizer.groups import ParameterGroups, parameter_groups
+from vit_jax.optimizer.schedules import SCHEDULES, Schedule, make_schedule
 from vit_jax.parameters import TrainablePart
-from vit_jax.preemption import PreemptedError, stopping_after
-from vit_jax.preview import Preview, make_preview
-from vit_jax.profiling import Profiler
-from vit_jax.schedules import SCHEDULES, Schedule, make_schedule
-from vit_jax.step_log import StepLog
-from vit_jax.train_step import TrainStep, make_train_step
+from vit_jax.training import workdir
+from vit_jax.training.overview import describe_run
+from vit_jax.training.preemption import PreemptedError, stopping_after
+from vit_jax.training.preview import Preview, make_preview
+from vit_jax.training.profiling import Profiler
+from vit_jax.training.step import TrainStep, make_train_step
+from vit_jax.training.step_log import StepLog
 from vit_jax.weights.loading import initialize_from
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.classes import LabelledForModel, difference, match_classes
-from vit_jax.data.examples import Example
+from vit_jax.data.sources.examples import Example
 from vit_jax.errors import DataError
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from tests.data.images import encode, photograph
+from tests.data.pictures import encode, photograph
 from vit_jax.data.dataset import open_dataset
 
 

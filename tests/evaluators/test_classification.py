@@ -7,9 +7,9 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.states import mesh_of
-from vit_jax import sharding
+from vit_jax.devices import sharding
 from vit_jax.evaluators.classification import ClassificationEvaluator
-from vit_jax.losses import LOSSES
+from vit_jax.objectives.losses import LOSSES
 
 
 def forward(params, images):

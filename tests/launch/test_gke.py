@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.runs import ROOT
-from vit_jax.distributed import Cluster, resolve
+from vit_jax.devices.distributed import Cluster, resolve
 
 LAUNCHER = (sys.executable, ROOT / "launch/gke/run.py")
 RUN = ("--config=a b.py", '--config.note=it\'s "$HOME" # no comment')

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.runs import ROOT
-from vit_jax.preemption import EXIT_CODE
+from vit_jax.training.preemption import EXIT_CODE
 
 LAUNCH = ROOT / "launch"
 SHELL = ("gpu_host.sh", "slurm.sbatch", "tpu_vm.sh", "tpu_worker.sh")

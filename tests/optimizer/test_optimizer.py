@@ -10,8 +10,8 @@ import pytest
 
 from tests.optimizer.trees import SHAPES, leaves, random_tree, separate, settings, update_all
 from vit_jax.optimizer import OPTIMIZERS, build_optimizer
-from vit_jax.parameter_groups import parameter_groups
-from vit_jax.schedules import make_schedule
+from vit_jax.optimizer.groups import parameter_groups
+from vit_jax.optimizer.schedules import make_schedule
 
 STEPS = 5
 SCHEDULE = make_schedule("cosine", base=0.1, total_steps=STEPS, warmup_steps=2)

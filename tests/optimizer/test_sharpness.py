@@ -7,9 +7,9 @@ import pytest
 
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import default_config
+from vit_jax.optimizer.groups import parameter_groups
+from vit_jax.optimizer.schedules import make_schedule
 from vit_jax.optimizer.sharpness import sharpness_aware
-from vit_jax.parameter_groups import parameter_groups
-from vit_jax.schedules import make_schedule
 
 SCALES = {"a": {"kernel": np.array([1.0, 2.0])}, "b": {"bias": np.array([3.0])}}
 PARAMS = {"a": {"kernel": np.array([0.5, -1.0])}, "b": {"bias": np.array([2.0])}}

@@ -7,7 +7,7 @@ from flax.traverse_util import unflatten_dict
 
 from vit_jax.config import default_config
 from vit_jax.optimizer import build_optimizer
-from vit_jax.parameter_groups import parameter_groups
+from vit_jax.optimizer.groups import parameter_groups
 from vit_jax.parameters import LAYERS, layer_names, named_leaves
 
 SHAPES = {

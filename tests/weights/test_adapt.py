@@ -12,7 +12,7 @@ from vit_jax.model_file import Preprocessing
 from vit_jax.models import model_options
 from vit_jax.weights.architecture import abstract_parameters
 from vit_jax.weights.loading import initialize_from
-from vit_jax.weights.resize import resize_channels, resize_patches, resize_positions
+from vit_jax.weights.resampling import resize_channels, resize_patches, resize_positions
 
 TINY = {"width": 32, "depth": 3, "mlp_width": 64, "num_heads": 2, "patch_size": 8, "image_size": 32}
 

@@ -15,8 +15,8 @@ import vit_jax
 from tests.published import GOLDEN, golden, parameters, stacked, write_npz
 from vit_jax.errors import UserError, WeightsError
 from vit_jax.weights import formats, npz
+from vit_jax.weights.content import Hints
 from vit_jax.weights.formats import read_weights
-from vit_jax.weights.source import Hints
 
 BLOCK = "Transformer/encoderblock_0"
 SHAPES = [(), (0,), (1,), (7,), (3, 5), (0, 3), (2, 2, 2), (1, 2, 3, 4), (0, 0, 0, 0), (2,) * 6]

@@ -15,8 +15,8 @@ from tests.published import GOLDEN, assert_same_tensors, golden, logits, paramet
 from tests.workdirs import CLASSES, PREPROCESSING, write_workdir
 from vit_jax.errors import CheckpointError, WeightsError
 from vit_jax.weights import program
+from vit_jax.weights.content import Hints
 from vit_jax.weights.formats import read_weights
-from vit_jax.weights.source import Hints
 
 
 @pytest.fixture(scope="module")

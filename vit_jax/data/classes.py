@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vit_jax.data.examples import Example, Source, fetch, has_label_sets
-from vit_jax.data.splits import abbreviate
+from vit_jax.data.sources.examples import Example, Source, fetch, has_label_sets
+from vit_jax.data.sources.splits import abbreviate
 from vit_jax.errors import DataError
 
 

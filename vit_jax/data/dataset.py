@@ -8,12 +8,13 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vit_jax.data import pipeline, transforms
-from vit_jax.data.cache import Cached
-from vit_jax.data.chunks import Skipping
-from vit_jax.data.examples import Source, has_label_sets
-from vit_jax.data.order import Order
-from vit_jax.data.sources import open_source
+from vit_jax.data.images import transforms
+from vit_jax.data.loading import pipeline
+from vit_jax.data.loading.cache import Cached
+from vit_jax.data.loading.chunks import Skipping
+from vit_jax.data.loading.order import Order
+from vit_jax.data.sources.examples import Source, has_label_sets
+from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.models.base import as_pair
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import jax
 import jax.numpy as jnp
 
-from vit_jax.losses import make_targets
+from vit_jax.objectives.losses import make_targets
 
 Forward = Callable[[dict, jax.Array], jax.Array]
 Loss = Callable[[jax.Array, jax.Array], jax.Array]

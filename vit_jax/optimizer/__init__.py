@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
+from vit_jax.choices import chosen_options
 from vit_jax.optimizer.adafactor import scale_by_adafactor
+from vit_jax.optimizer.groups import ParameterGroups
 from vit_jax.optimizer.layerwise import add_decay, multiply_rates, scale_by_trust_ratio
 from vit_jax.optimizer.muon import scale_by_muon
-from vit_jax.options import chosen_options
-from vit_jax.parameter_groups import ParameterGroups
-from vit_jax.schedules import Schedule
+from vit_jax.optimizer.schedules import Schedule
 
 
 def adamw(

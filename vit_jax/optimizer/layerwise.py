@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax.parameter_groups import ParameterGroups
+from vit_jax.optimizer.groups import ParameterGroups
 from vit_jax.parameters import LAYERS, path_name
 
 

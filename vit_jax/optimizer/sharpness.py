@@ -12,9 +12,9 @@ import jax
 import optax
 from ml_collections import ConfigDict
 
-from vit_jax.options import chosen_options
+from vit_jax.choices import chosen_options
+from vit_jax.optimizer.schedules import SCHEDULES, Schedule
 from vit_jax.parameters import TrainablePart
-from vit_jax.schedules import SCHEDULES, Schedule
 
 # (state, batch, key) -> loss, gradients of the trainable part
 Gradient = Callable[[Any, dict[str, jax.Array], jax.Array], tuple[jax.Array, dict]]

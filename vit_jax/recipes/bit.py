@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from vit_jax.data.sources import open_source
+from vit_jax.data.sources.registry import open_source
 from vit_jax.recipes.finetuning import from_weights, named_task
 from vit_jax.recipes.pretraining import DATASETS, pretraining
 

@@ -14,14 +14,14 @@ from vit_jax.errors import WeightsError
 from vit_jax.parameters import LAYERS, layer_names
 from vit_jax.tables import format_table
 from vit_jax.weights.architecture import family_name
+from vit_jax.weights.content import AVERAGED, Weights
 from vit_jax.weights.mapping import fill_name
-from vit_jax.weights.resize import (
+from vit_jax.weights.resampling import (
     resize_channels,
     resize_matrix,
     resize_patches,
     resize_positions,
 )
-from vit_jax.weights.source import AVERAGED, Weights
 
 # Options that no resize can bridge.
 FIXED_OPTIONS = (

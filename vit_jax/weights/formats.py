@@ -10,7 +10,7 @@ from etils import epath
 from vit_jax.errors import CheckpointError, UserError, WeightsError
 from vit_jax.model_file import FILE_NAME
 from vit_jax.weights import huggingface, native, npz, tensor_file, timm
-from vit_jax.weights.source import Hints, Weights
+from vit_jax.weights.content import Hints, Weights
 
 Reader = Callable[[str, Hints], Weights]
 

@@ -12,6 +12,7 @@ from vit_jax.models.layers import LAYER_NORM_EPSILON
 from vit_jax.models.vit import CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata, preprocessor, tensor_file
 from vit_jax.weights.architecture import axis_length, check_heads
+from vit_jax.weights.content import Hints, Stated, Weights, make_weights
 from vit_jax.weights.files import Files, json_text, text
 from vit_jax.weights.mapping import (
     CONVOLUTION,
@@ -25,7 +26,6 @@ from vit_jax.weights.mapping import (
     table,
     write_table,
 )
-from vit_jax.weights.source import Hints, Stated, Weights, make_weights
 
 ACTIVATIONS = {
     "gelu": "erf",

@@ -16,9 +16,9 @@ from vit_jax.model_file import ModelFile
 from vit_jax.models import registry
 from vit_jax.weights import architecture
 from vit_jax.weights.adapt import Adaptation, Report
+from vit_jax.weights.content import Hints, Weights
 from vit_jax.weights.formats import is_workdir, read_weights
-from vit_jax.weights.resize import check_method
-from vit_jax.weights.source import Hints, Weights
+from vit_jax.weights.resampling import check_method
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def load_model(
       ema: of a workdir: the averaged parameters.
       source_grid: (rows, columns) of the file's position embeddings, where nothing else tells.
       position_resize: how position embeddings are resampled to another grid: "bilinear_corner",
-        "bilinear" or "bicubic"; see `vit_jax.weights.resize.resize_matrix`.
+        "bilinear" or "bicubic"; see `vit_jax.weights.resampling.resize_matrix`.
       **options: the model's options that differ from the file's, such as `image_size` or
         `num_classes`; and those that the file does not tell, such as `num_heads` or `gelu`.
 

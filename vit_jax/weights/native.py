@@ -10,9 +10,9 @@ from flax.traverse_util import flatten_dict
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import FILE_NAME, ModelFile, read_model_file, to_json
 from vit_jax.weights import tensor_file
+from vit_jax.weights.content import Hints, Weights
 from vit_jax.weights.files import Files, json_text
 from vit_jax.weights.mapping import Tensors
-from vit_jax.weights.source import Hints, Weights
 
 PARAMS_FILE = "params.safetensors"
 

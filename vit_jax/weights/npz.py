@@ -21,6 +21,7 @@ from vit_jax.models.positions import SINCOS_2D
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata
+from vit_jax.weights.content import Hints, Stated, Weights, make_weights
 from vit_jax.weights.files import Files
 from vit_jax.weights.mapping import (
     GROUP_NORM,
@@ -36,7 +37,6 @@ from vit_jax.weights.mapping import (
     to_float32,
     write_table,
 )
-from vit_jax.weights.source import Hints, Stated, Weights, make_weights
 
 # Longest first: "params/img/embedding/kernel" has two of them.
 PREFIXES = ("opt/target/", "params/img/", "params/", "")

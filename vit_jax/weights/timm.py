@@ -24,6 +24,7 @@ from vit_jax.weights.architecture import (
     num_heads_of_width,
     registered_name,
 )
+from vit_jax.weights.content import Hints, Stated, Weights, make_weights
 from vit_jax.weights.files import Files, json_text
 from vit_jax.weights.mapping import (
     CONVOLUTION,
@@ -38,7 +39,6 @@ from vit_jax.weights.mapping import (
     write_table,
 )
 from vit_jax.weights.metadata import per_channel
-from vit_jax.weights.source import Hints, Stated, Weights, make_weights
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,236 @@
+"""Colour jitter, 3-Augment, random erasing; and what every augmentation has to keep to."""
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance, ImageFilter
+
+from tests.data.pictures import photograph
+from vit_jax.data.images.augmentation import (
+    AUGMENTATIONS,
+    color_jitter,
+    random_erasing,
+    three_augment,
+)
+from vit_jax.data.images.transforms import train_transform
+from vit_jax.data.loading.pipeline import host_batches
+from vit_jax.data.sources.examples import Example
+from vit_jax.errors import ConfigError
+from vit_jax.grammar import parse
+
+IMAGE = photograph(48, 64)
+PICTURE = Image.fromarray(IMAGE)
+CHAIN = "randaug_tf | randaug_timm | three_augment | autoaugment | trivial_augment | color_jitter(hue=0.1) | random_erasing(1)"
+
+
+# ---------------------------------------------------------------------------- colours
+
+
+def test_color_jitter_of_nothing_is_the_identity():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        np.testing.assert_array_equal(color_jitter(IMAGE, rng, 0, 0, 0, 0), IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "enhancer", "lowest"),
+    [
+        ({"brightness": 0.4}, ImageEnhance.Brightness, 0.6),
+        ({"contrast": 0.4}, ImageEnhance.Contrast, 0.6),
+        ({"saturation": 0.4}, ImageEnhance.Color, 0.6),
+        ({"brightness": 1.5}, ImageEnhance.Brightness, 0.0),
+    ],
+)
+def test_each_factor_is_uniform_about_one(arguments, enhancer, lowest):
+    arguments = {"brightness": 0, "contrast": 0, "saturation": 0, **arguments}
+    highest = 1 + max(arguments.values())
+    factors, part = np.linspace(lowest, highest, 100), IMAGE[::4, ::4]
+    enhanced = (enhancer(Image.fromarray(part)).enhance(factor) for factor in factors)
+    images = np.stack([np.asarray(image) for image in enhanced])
+    found = []
+    for seed in range(200):
+        image = color_jitter(part, np.random.default_rng(seed), **arguments)
+        distances = np.abs(images - image.astype(float)).mean((1, 2, 3))
+        assert distances.min() < 1.5
+        found.append(factors[distances.argmin()])
+    quantiles = np.quantile(found, [0, 0.25, 0.5, 0.75, 1])
+    expected = np.linspace(lowest, highest, 5)
+    np.testing.assert_allclose(quantiles, expected, atol=0.12 * (highest - lowest))
+
+
+def test_the_order_of_the_changes_is_random():
+    """Greying before or after a brightening that saturates is not the same."""
+    rng = np.random.default_rng(0)
+    images = {color_jitter(IMAGE, rng, 0.4, 0.4, 0.4).tobytes() for _ in range(20)}
+    assert len(images) == 20
+
+
+def test_the_hue_turns_and_grey_has_none():
+    red = np.zeros((2, 2, 3), np.uint8)
+    red[..., 0] = 200
+    hues = []
+    for seed in range(200):
+        image = color_jitter(red, np.random.default_rng(seed), 0, 0, 0, 0.5)
+        hue, saturation, value = np.asarray(Image.fromarray(image).convert("HSV"))[0, 0]
+        assert (saturation, value) == (255, 200)
+        hues.append((int(hue) + 128) % 256 - 128)
+    assert np.std(hues) == pytest.approx(128 / np.sqrt(3), rel=0.1)
+    grey = red[..., :1]
+    np.testing.assert_array_equal(color_jitter(grey, np.random.default_rng(0), 0, 0, 0, 0.5), grey)
+
+
+def test_three_augment_greys_solarises_or_blurs():
+    grey = np.repeat(np.asarray(PICTURE.convert("L"))[..., np.newaxis], 3, axis=2)
+    solarized = np.where(IMAGE < 128, IMAGE, 255 - IMAGE)
+    blurs = [
+        np.asarray(PICTURE.filter(ImageFilter.GaussianBlur(radius)))
+        for radius in np.linspace(0.1, 2, 80).tolist()
+    ]
+    counts = {"grey": 0, "solarized": 0, "blurred": 0}
+    for seed in range(300):
+        image = three_augment(IMAGE, np.random.default_rng(seed), jitter=0)
+        if np.array_equal(image, grey):
+            counts["grey"] += 1
+        elif np.array_equal(image, solarized):
+            counts["solarized"] += 1
+        else:
+            assert min(np.abs(image.astype(int) - blur).mean() for blur in blurs) < 0.5
+            counts["blurred"] += 1
+    assert min(counts.values()) > 70
+
+
+def test_three_augment_jitters_then():
+    """A greyed image stays grey under the jitter; its brightness varies."""
+    means = []
+    for seed in range(60):
+        if np.ptp(image := three_augment(IMAGE, np.random.default_rng(seed)), axis=2).max() == 0:
+            means.append(image.mean())
+    assert len(means) > 8
+    assert np.std(means) > 5
+
+
+# ---------------------------------------------------------------------------- erasing
+
+
+def test_erasing_happens_with_the_probability():
+    count = sum(
+        random_erasing(IMAGE, np.random.default_rng(seed), 0.25) is not IMAGE for seed in range(400)
+    )
+    assert 70 < count < 130
+    assert random_erasing(IMAGE, np.random.default_rng(0), 0) is IMAGE
+
+
+def erased_boxes(mode):
+    """(height, width, pixels) of what is erased from a white image of 100×140."""
+    white = np.full((100, 140, 3), 255, np.uint8)
+    for seed in range(300):
+        image = random_erasing(white, np.random.default_rng(seed), 1.0, mode)
+        assert (white == 255).all()
+        rows, columns = ((image != 255).any((axis, 2)).nonzero()[0] for axis in (1, 0))
+        yield image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def test_an_erased_rectangle_has_imagenets_mean_colour_and_timms_shape():
+    shares, ratios = [], []
+    for box in erased_boxes("const"):
+        assert (box == (124, 116, 104)).all()
+        shares.append(box[..., 0].size / 14_000)
+        ratios.append(box.shape[0] / box.shape[1])
+    # Wide or high rectangles of a large area do not fit, so areas are not quite uniform.
+    assert 0.018 < min(shares) < 0.05
+    assert 0.3 < max(shares) < 0.34
+    assert 0.28 < min(ratios) < 0.4
+    assert 2.2 < max(ratios) < 3.5
+    assert abs(np.median(np.log(ratios))) < 0.2
+
+
+def test_erasing_noise_has_imagenets_mean_and_deviation():
+    noise = np.concatenate([box.reshape(-1, 3) for box in erased_boxes("pixel")]).astype(float)
+    np.testing.assert_allclose(np.median(noise, axis=0), (124, 116, 104), atol=1)
+    # Inside 0 … 255 it is normal: one deviation to each side holds 68.3 %.
+    low, high = np.quantile(noise, [0.1587, 0.8413], axis=0)
+    np.testing.assert_allclose((high - low) / 2, (58.4, 57.1, 57.4), atol=1.5)
+
+
+# ---------------------------------------------------------------------------- every augmentation
+
+
+def chain_of(text):
+    operations = parse(text, AUGMENTATIONS, "data.augmentation")
+
+    def apply(image, seed):
+        rng = np.random.default_rng(seed)
+        for operation in operations:
+            image = operation(image, rng)
+        return image
+
+    return apply
+
+
+def test_the_chain_of_these_tests_names_every_augmentation():
+    names = [operation.name for operation in parse(CHAIN, AUGMENTATIONS, "data.augmentation")]
+    assert sorted(names) == sorted(AUGMENTATIONS)
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_same_image_and_seed_give_the_same_uint8(name, channels):
+    augment = chain_of(name)
+    image = IMAGE[..., :channels]
+    before = image.copy()
+    results = [augment(image, seed) for seed in range(40)]
+    for seed, result in enumerate(results):
+        assert (result.shape, result.dtype) == (image.shape, np.uint8)
+        np.testing.assert_array_equal(augment(image, seed), result)
+        # A mirrored view, as the flip makes, and a read-only array, as a decoder does.
+        view = image[:, ::-1]
+        view.flags.writeable = False
+        np.testing.assert_array_equal(augment(view, seed), augment(view.copy(), seed))
+    assert len({result.tobytes() for result in results}) > 5
+    np.testing.assert_array_equal(image, before)
+
+
+class Photographs:
+    """Twelve parts of a photograph."""
+
+    class_names = ("temple",)
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return Example(photograph()[index : index + 40, index : index + 40], 0, str(index))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{"num_threads": 4}, pytest.param({"num_workers": 2}, marks=pytest.mark.slow)],
+)
+def test_threads_and_worker_processes_give_the_same_images(data, layout):
+    data.augmentation = CHAIN
+    transform = train_transform(data, (32, 32), 3)
+    loaded = []
+    for layout_ in ({"num_threads": 1}, layout):
+        iterator = host_batches(
+            Photographs(), transform, np.arange(8), batch_size=8, seed=3, stop=3, **layout_
+        )
+        loaded.append(np.concatenate([batch["image"] for batch in iterator]))
+    np.testing.assert_array_equal(*loaded)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "random_erasing(mode='noise')",
+            "mode of random_erasing must be one of pixel, const, not 'noise'",
+        ),
+        ("color_jitter(hue=0.6)", "hue of color_jitter must be a number from 0 to 0.5, not 0.6"),
+        ("randaug_tf(layers=1.5)", "layers of randaug_tf must be a whole number"),
+        ("randaug_timm(probability=2)", "probability of randaug_timm must be a number from 0 to 1"),
+        ("trivial_augment(31)", "too many positional arguments"),
+        ("three_augmnt", "the nearest: three_augment"),
+    ],
+)
+def test_impossible_augmentations_are_named(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(text, AUGMENTATIONS, "data.augmentation")

@@ -1,0 +1,201 @@
+"""Resizing regions of images, antialiased as Pillow does it, or not."""
+
+import io
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+from sklearn.datasets import load_sample_image
+
+from tests.data.pictures import encode, photograph, random_image
+from vit_jax.data.images import resizing
+from vit_jax.data.images.crops import inception_box
+from vit_jax.data.images.jpeg import Jpeg
+from vit_jax.data.images.picture import open_picture
+from vit_jax.data.images.resizing import resample, resizer
+from vit_jax.errors import DataError
+
+
+def pillow(image, size, box, interpolation):
+    """A region (top, left, height, width) of an array, resized."""
+    top, left, height, width = box
+    resample = Image.Resampling[interpolation.upper()]
+    region = (left, top, left + width, top + height)
+    return np.asarray(Image.fromarray(image).resize(size[::-1], resample, box=region))
+
+
+def difference(first, second):
+    """The mean absolute difference, in grey levels."""
+    return np.abs(first.astype(int) - second).mean()
+
+
+def differences_from_pillow(image, size, interpolation, resize, num_crops):
+    """Of inception crops of an image, encoded as JPEG: float [num_crops]."""
+    content = encode(image, "JPEG", quality=90)
+    decoded = np.asarray(Image.open(io.BytesIO(content)))
+    rng = np.random.default_rng(0)
+    boxes = [inception_box(rng, *image.shape[:2], 0.05, 1.0) for _ in range(num_crops)]
+    return np.array(
+        [
+            difference(
+                resize(open_picture(content, 3), size, box),
+                pillow(decoded, size, box, interpolation),
+            )
+            for box in boxes
+        ]
+    )
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
+def test_crops_of_photographs_are_pillows(data, name, interpolation):
+    data.interpolation = interpolation
+    image = load_sample_image(name)
+    found = differences_from_pillow(image, (224, 224), interpolation, resizer(data), 40)
+    assert found.mean() < 1
+    assert found.max() < 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("side", [96, 224])
+def test_crops_of_many_photographs_are_pillows(data, interpolation, side):
+    skimage = pytest.importorskip("skimage.data")
+    names = ("astronaut", "cat", "coffee", "colorwheel", "hubble_deep_field", "retina", "rocket")
+    images = [getattr(skimage, name)()[..., :3] for name in (*names, "immunohistochemistry")]
+    images += [load_sample_image(name) for name in ("china.jpg", "flower.jpg")]
+    data.interpolation = interpolation
+    size = (side, side)
+    for image in images:
+        found = differences_from_pillow(image, size, interpolation, resizer(data), 200)
+        assert found.mean() < 1
+        assert found.max() < 3
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("shape", [(40, 50), (150, 161), (225, 300), (700, 450), (800, 3000)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_whole_jpegs_of_many_sizes_are_pillows(data, interpolation, shape, channels):
+    data.interpolation, size = interpolation, (64, 80)
+    image = cv2.resize(photograph(270, 360), shape[::-1], interpolation=cv2.INTER_CUBIC)
+    content = encode(image if channels == 3 else image[..., 0], "JPEG", quality=95)
+    decoded = np.asarray(Image.open(io.BytesIO(content)))
+    expected = pillow(decoded, size, (0, 0, *shape), interpolation).reshape(*size, channels)
+    resized = resizer(data)(open_picture(content, channels), size)
+    assert (resized.shape, resized.dtype) == (expected.shape, np.uint8)
+    assert difference(resized, expected) < 1.5
+
+
+def test_a_great_reduction_is_left_to_pillow(data):
+    content = encode(photograph(270, 360), "JPEG", quality=95)
+    decoded = np.asarray(Image.open(io.BytesIO(content)))
+    resized = resizer(data)(open_picture(content, 3), (2, 2))
+    np.testing.assert_array_equal(resized, pillow(decoded, (2, 2), (0, 0, 270, 360), "bilinear"))
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_boxes_are_of_the_upright_image(data, antialias, orientation):
+    data.antialias = antialias
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encode(photograph(200, 270), "JPEG", quality=95, exif=exif)
+    upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content))))
+    box, size = (11, 17, 160, 170), (32, 30)
+    if antialias:
+        expected = pillow(upright, size, box, "bilinear")
+    else:
+        expected = cv2.resize(upright[11:171, 17:187], size[::-1])
+    resized = resizer(data)(open_picture(content, 3), size, box)
+    assert difference(resized, expected) < (1 if antialias else 0.01)
+
+
+def test_a_box_keeps_its_place_after_scaled_decoding(data):
+    # Decoded to an eighth: a box moved by a pixel of the file moves by an eighth of a decoded one.
+    slope = (np.arange(256)[:, np.newaxis, np.newaxis] + np.zeros((256, 3))).astype(np.uint8)
+    image = open_picture(encode(slope, "JPEG", quality=100), 3)
+    means = [resizer(data)(image, (13, 13), (top, 8, 169, 169)).mean() for top in range(40, 72)]
+    centers = np.arange(40, 72) + 84
+    assert np.abs(means - centers).max() <= 1.5
+    assert np.ptp(means - centers) <= 1
+
+
+@pytest.mark.parametrize(
+    ("box_side", "factor"), [(224, 1), (671, 1), (672, 2), (1343, 2), (1344, 4), (2688, 8)]
+)
+def test_large_boxes_are_decoded_to_a_fraction(data, monkeypatch, box_side, factor):
+    factors = []
+    decode = Jpeg.decode
+    monkeypatch.setattr(
+        Jpeg,
+        "decode",
+        lambda jpeg, *args, **kw: factors.append(args[0]) or decode(jpeg, *args, **kw),
+    )
+    content = encode(np.zeros((2720, 2730, 3), np.uint8), "JPEG")
+    resized = resizer(data)(open_picture(content, 3), (224, 224), (5, 6, box_side, box_side + 9))
+    assert factors == [factor]
+    assert (resized.shape, resized.max()) == ((224, 224, 3), 0)
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+def test_damaged_jpegs_are_named_or_read_as_pillow_reads_them(data, antialias):
+    data.antialias = antialias
+    content = encode(photograph(), "JPEG")
+    for size in ((32, 32), (96, 128)):
+        with pytest.raises(DataError, match=r"cannot decode the image \(image file is truncated"):
+            resizer(data)(open_picture(content[:-60], 3), size)
+    garbled = content[:2000] + 25 * b"\xff\xd0" + content[2050:]
+    decoded = np.asarray(Image.open(io.BytesIO(garbled)))
+    resized = resizer(data)(open_picture(garbled, 3), (32, 32))
+    if antialias:
+        expected = pillow(decoded, (32, 32), (0, 0, 96, 128), "bilinear")
+    else:
+        expected = cv2.resize(decoded, (32, 32))
+    assert difference(resized, expected) < 1
+
+
+def test_without_antialiasing_a_jpeg_is_decoded_cut_and_sampled(data):
+    data.antialias = False
+    content = encode(photograph(), "JPEG")
+    decoded = np.asarray(Image.open(io.BytesIO(content)))
+    resized = resizer(data)(open_picture(content, 3), (20, 16), (7, 9, 50, 61))
+    np.testing.assert_array_equal(resized, cv2.resize(decoded[7:57, 9:70], (16, 20)))
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_resample_takes_fractions_of_pixels(interpolation):
+    image = photograph(200, 200)
+    for box in ((10.25, 20.5, 100.5, 90.125), (0.5, 0.5, 199.5, 199.5), (3.875, 0, 64, 200)):
+        resized = resample(image, (64, 60), box, interpolation)
+        expected = pillow(image, (64, 60), box, interpolation)
+        assert resized.shape == expected.shape
+        assert difference(resized, expected) < 1.5
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 50), (3, 2), (17, 40)])
+def test_resample_of_tiny_images(interpolation, shape):
+    for channels in (1, 3):
+        image = np.full((*shape, channels), 77, np.uint8)
+        resized = resample(image, (16, 12), (0, 0, *shape), interpolation)
+        assert (resized.shape, resized.min(), resized.max()) == ((16, 12, channels), 77, 77)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_filters_keep_the_mean(interpolation):
+    for ratio in (1, 1.03125, 1.5, 2, 2.71875, 8):
+        for shift in (-0.5, 0, 0.125):
+            taps = resizing._taps(ratio, shift, interpolation)
+            assert (taps.sum(), len(taps) % 2) == (1, 1)
+            assert (taps * 256 == np.round(taps * 256)).all()
+    assert resizing._taps(1, 0, "bilinear").tolist() == [1]  # OpenCV's interpolation is Pillow's.
+    assert resizing._taps(2, 0, "bilinear").tolist() == [0.25, 0.5, 0.25]
+
+
+def test_other_pictures_are_resized_by_pillow(data):
+    image = random_image(60, 90)
+    box = (5, 7, 40, 60)
+    for picture in (image, open_picture(encode(image), 3)):
+        expected = pillow(image, (24, 32), box, "bilinear")
+        np.testing.assert_array_equal(resizer(data)(picture, (24, 32), box), expected)

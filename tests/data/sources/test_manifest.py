@@ -1,0 +1,271 @@
+import json
+import logging
+import pickle
+import uuid
+
+import fsspec
+import numpy as np
+import pytest
+
+from vit_jax.data.sources.registry import open_source
+from vit_jax.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def write(tmp_path, data):
+    """Writes a manifest, with images beside it, and names it in the config."""
+
+    def write(content, name="list.csv", images=()):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        for image in images:
+            file = tmp_path / image
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(image.encode())
+        data.source, data.held_out_fraction = f"manifest:{path}", 0.0
+        return path
+
+    return write
+
+
+def open_split(data, split="train", num_classes=0):
+    return open_source(data, split, image_size=(4, 4), channels=3, num_classes=num_classes)
+
+
+def labels(source):
+    return {source.name_of(index): label for index, label in enumerate(source.labels.tolist())}
+
+
+def sets(source):
+    return {source.name_of(index): row.tolist() for index, row in enumerate(source.labels)}
+
+
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+# ---------------------------------------------------------------------------- what is read
+
+
+@pytest.mark.parametrize("name", ["list.csv", "LIST.JSONL"])
+def test_paths_labels_and_splits(write, data, name):
+    rows = [
+        {"path": "deep/1.jpg", "label": "dog", "split": "train"},
+        {"path": "2, élève.jpg", "label": "cat", "split": "train"},
+        {"path": "3.jpg", "label": "dog", "split": "val"},
+    ]
+    if name.endswith("csv"):
+        text = "split,more,label,path\n" + "".join(
+            f'{row["split"]},x,{row["label"]},"{row["path"]}"\n' for row in rows
+        )
+    else:
+        text = lines(*({**row, "more": [1]} for row in rows))
+    write(text, name, [row["path"] for row in rows])
+    train, val = open_split(data), open_split(data, "")
+    assert train.class_names == val.class_names == ("cat", "dog")
+    assert sorted(train[index] for index in range(2)) == [
+        ("2, élève.jpg".encode(), 0, "2, élève.jpg"),
+        (b"deep/1.jpg", 1, "deep/1.jpg"),
+    ]
+    for split in ("", "val", "validation", "test"):
+        assert open_split(data, split)[0] == (b"3.jpg", 1, "3.jpg")
+    copy = pickle.loads(pickle.dumps(train))
+    assert [copy[index] for index in range(2)] == [train[index] for index in range(2)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"path,label\r\n1.jpg,cat\r\n2.jpg,dog\r\n",
+        b"\xef\xbb\xbfpath,label\n1.jpg,cat\n2.jpg,dog",
+        b'"path", label \n\n"1.jpg", cat \n2.jpg,dog\n\n',
+    ],
+)
+def test_what_other_programs_write(write, data, content):
+    write(content)
+    assert labels(open_split(data)) == {"1.jpg": 0, "2.jpg": 1}
+
+
+def test_absolute_paths_and_urls(write, data, tmp_path):
+    url = f"memory://{uuid.uuid4().hex}/1.jpg"
+    filesystem, path = fsspec.core.url_to_fs(url)
+    filesystem.pipe_file(path, b"remote")
+    (tmp_path / "elsewhere.jpg").write_bytes(b"local")
+    write(f"path,label\n{url},a\n{tmp_path / 'elsewhere.jpg'},b\n")
+    source = open_split(data)
+    assert {source[index].image for index in range(2)} == {b"remote", b"local"}
+
+
+def test_a_remote_manifest(data):
+    root = f"memory://{uuid.uuid4().hex}"
+    filesystem, path = fsspec.core.url_to_fs(root)
+    filesystem.pipe_file(f"{path}/lists/all.csv", b"path,label\n../1.jpg,a\n2.jpg,b\n")
+    filesystem.pipe_file(f"{path}/lists/2.jpg", b"two")
+    data.source, data.held_out_fraction = f"manifest:{root}/lists/all.csv", 0.0
+    source = open_split(data)
+    images = [source[index] for index in range(2) if source.name_of(index) == "2.jpg"]
+    assert images == [(b"two", 1, "2.jpg")]
+
+
+def test_an_image_that_is_missing_is_named_when_it_is_read(write, data):
+    path = write("path,label\n1.jpg,a\n2.jpg,b\n")
+    source = open_split(data)
+    with pytest.raises(DataError, match=rf"{path.parent}/\d\.jpg cannot be read \(No such file"):
+        source[0]
+
+
+# ---------------------------------------------------------------------------- splits
+
+
+def test_without_a_split_a_fraction_is_held_out_for_ever(write, data, caplog):
+    rows = [f"{index}.jpg,{'ab'[index % 2]}\n" for index in range(200)]
+    write("path,label\n" + "".join(rows))
+    data.held_out_fraction = 0.1
+    with caplog.at_level(logging.INFO, "vit_jax"):
+        train, val = (set(labels(open_split(data, split))) for split in ("train", ""))
+    assert f"{len(val)} of its 200 images are held out" in caplog.text
+    assert not train & val
+    assert len(train | val) == 200
+    assert 8 <= len(val) <= 34  # 20 expected, standard deviation 4.2.
+    write("path,label\n" + "".join([*reversed(rows), "x.jpg,a\n", "y.jpg,c\n"]))
+    data.held_out_fraction = 0.1
+    assert train <= set(labels(open_split(data)))
+    assert val <= set(labels(open_split(data, "")))
+
+
+def test_any_slice_is_a_fair_sample_of_a_sorted_list(write, data):
+    write("path,label\n" + "".join(f"{name}/{i}.jpg,{name}\n" for name in "ab" for i in range(100)))
+    half = open_split(data, "train[:50%]")
+    # 50 expected, standard deviation 3.5.
+    assert 36 <= sum(half.name_of(index).startswith("a") for index in range(100)) <= 64
+
+
+# ---------------------------------------------------------------------------- classes
+
+
+def test_names_are_in_natural_order(write, data):
+    names = ["10", "9", "b", "A", "ä"]
+    write("path,label\n" + "".join(f"{name}.jpg,{name}\n" for name in names))
+    assert open_split(data).class_names == ("9", "10", "A", "b", "ä")
+    data.classes = ("b", "9")
+    assert labels(open_split(data)) == {"b.jpg": 0, "9.jpg": 1}
+
+
+@pytest.mark.parametrize(
+    "text", ["path,label\n1,0\n2,3\n", '{"path":"1","label":0}\n{"path":"2","label":3}']
+)
+def test_numbers_are_classes_as_they_are(write, data, text):
+    write(text, "list.csv" if text[0] == "p" else "list.jsonl")
+    source = open_split(data)
+    assert source.class_names == ("0", "1", "2", "3")
+    assert labels(source) == {"1": 0, "2": 3}
+    assert open_split(data, num_classes=10).class_names == tuple("0123456789")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_several_labels(write, data, kind):
+    rows = [("1", ["sky", "tree"]), ("2", []), ("3", ["tree", "tree"]), ("4", ["cow"])]
+    if kind == "csv":
+        text = "path,labels\n" + "".join(f"{path},{'; '.join(names)}\n" for path, names in rows)
+    else:
+        text = lines(*({"path": path, "labels": names} for path, names in rows))
+    write(text, f"list.{kind}", "1234")
+    source = open_split(data)
+    assert source.class_names == ("cow", "sky", "tree")
+    assert sets(source) == {"1": [0, 1, 1], "2": [0, 0, 0], "3": [0, 0, 1], "4": [1, 0, 0]}
+    example = source[0]
+    assert example.label.dtype == np.float32
+    assert example.label.tolist() == sets(source)[example.name]
+    data.classes = ("tree", "cow")
+    assert sets(open_split(data)) == {"1": [1, 0], "3": [1, 0], "4": [0, 1]}
+
+
+def test_a_class_that_only_evaluation_has_is_named_with_its_line(write, data):
+    write("path,label,split\n1,a,train\n2,b,train\n3,cow,val\n4,a,val\n")
+    assert len(open_split(data)) == 2
+    with pytest.raises(
+        DataError, match=r"list\.csv:4: the class 'cow' is none of the 2 classes of .*: a, b"
+    ):
+        open_split(data, "")
+    write("path,labels,split\n1,0;1,train\n2,1,train\n3,1;2,val\n")
+    with pytest.raises(DataError, match=r"list\.csv:4: the class '2' is none of the 2 classes"):
+        open_split(data, "")
+
+
+def test_evaluation_alone_has_its_own_classes(write, data):
+    write("path,label,split\n1,a,test\n")
+    assert open_split(data, "").class_names == ("a",)
+    with pytest.raises(DataError, match="no split 'train'"):
+        open_split(data)
+
+
+# ---------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "list.csv lists no images"),
+        ("path,label\n", "list.csv lists no images"),
+        ("file,label\n1,a\n", r"csv:2: expected path.*there are file, label"),
+        ("path,class\n1,a\n", r"csv:2: expected path.*there are path, class"),
+        ("path,label,labels\n1,a,a\n", "csv:2: expected path, and either label or labels"),
+        ("path,label\n1,a\n2\n", "csv:3: 1 fields, but the first line has 2"),
+        ("path,label\n1,a,b\n", "csv:2: 3 fields, .* must be in quotes"),
+        ("path,label\n1,a\n2, \n", r"csv:3: label is ' ', expected a class"),
+        ("path,label\n,a\n", "csv:2: path is ''"),
+        ('path,label\n1,a\n"2,b\n', "csv:3: cannot be read as CSV"),
+        ("path,label,split\n1,a,train\n2,b,trian\n", "csv:3: split is 'trian', expected one of"),
+        ("path,label,split\n1,a,\n", "csv:2: split is ''"),
+        ("path,label\n1,a\n2,b\n1,b\n", "csv:4: 1 is on line 2 already"),
+        ("path,label\n1,a\n2,a\n", "at least 2 classes, found only a"),
+        ("path,label\n1,a\n\0,b\n", r"csv:3: path is '\\x00', expected the name of a file"),
+        ("path,label\n1,0\n2,-1\n", "csv:3: label -1 is no class number"),
+        ("path,label\n1,0\n2,20261128\n", "csv:3: label 20261128 is no class number"),
+        (f"path,label\n1,0\n2,{'9' * 5000}\n", "csv:3: label 9+ is no class number"),
+        ("path,labels\n1,\n2,\n", "at least 1 classes, found only none"),
+        (b"path,label\n1,a\n\xff\xfe,b\n", "csv:3: this is no UTF-8 text"),
+        ("path,label\n1,a\n2,b\n".encode("utf-16"), "csv:1: this is no UTF-8 text"),
+    ],
+)
+def test_bad_csv(write, data, content, message):
+    write(content)
+    with pytest.raises(DataError, match=message):
+        open_split(data)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"path": "1", "label": "a"}\n{"path": ', "jsonl:2: cannot be read as JSON"),
+        ("[" * 100_000, "jsonl:1: cannot be read as JSON"),
+        ('["1", "a"]\n', r"jsonl:1: expected an object, {\"path\""),
+        ("{}", "jsonl:1: expected path.*there are none"),
+        ('{"path": "1", "label": true}', "jsonl:1: label is True"),
+        ('{"path": "1", "label": 1.0}', "jsonl:1: label is 1.0"),
+        ('{"path": "1", "label": null}', "jsonl:1: label is None"),
+        ('{"path": 1, "label": 1}', "jsonl:1: path is 1"),
+        ('{"path": "\\ud800", "label": 1}', r"jsonl:1: path is '\\ud800', which is no text"),
+        ('{"path": "1", "labels": "a"}', "jsonl:1: labels is 'a', expected a list"),
+        ('{"path": "1", "label": "a"}\n{"path": "2"}', "jsonl:2: 'label' must be in every line"),
+        (
+            '{"path": "1", "label": "a"}\n{"path": "2", "label": "b", "split": "val"}',
+            "jsonl:2: 'split' must be in every line",
+        ),
+    ],
+)
+def test_bad_json(write, data, content, message):
+    write(content, "list.jsonl")
+    with pytest.raises(DataError, match=message):
+        open_split(data)
+
+
+def test_other_files(write, data, tmp_path):
+    write("", "list.txt")
+    with pytest.raises(ConfigError, match=r"list\.txt: expected a file that ends in \.csv or "):
+        open_split(data)
+    for name in ("missing.csv", "folder.csv"):
+        (tmp_path / "folder.csv").mkdir(exist_ok=True)
+        data.source = f"manifest:{tmp_path / name}"
+        with pytest.raises(DataError, match=rf"{name}: no such file"):
+            open_split(data)

@@ -1,0 +1,148 @@
+import logging
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+from vit_jax.config import default_config
+from vit_jax.data.sources.exclusions import read_list
+from vit_jax.data.sources.registry import open_source
+from vit_jax.deduplicate import __main__ as deduplicate
+from vit_jax.deduplicate.__main__ import main, split_place
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A training folder with two images of each photograph, and a test folder that shares some."""
+    china, flower = (
+        Image.fromarray(load_sample_image(f"{name}.jpg")) for name in ("china", "flower")
+    )
+    width, height = china.size
+    halves = [(0, 0, width // 2, height), (width // 2, 0, width, height)]
+    for label, image in (("china", china), ("flower", flower)):
+        for split in ("train", "test"):
+            (tmp_path / split / label).mkdir(parents=True)
+        for index, box in enumerate(halves):
+            image.crop(box).save(tmp_path / "train" / label / f"{index}.png")
+    china.crop(halves[0]).save(tmp_path / "test" / "china" / "7.bmp")
+    left, _, right, bottom = halves[1]
+    slightly = (left + 5, 5, right - 5, bottom - 5)
+    flower.crop(slightly).resize((200, 260)).save(
+        tmp_path / "test" / "flower" / "8.jpg", quality=70
+    )
+    return tmp_path
+
+
+def run(data, *flags):
+    return main([f"--source=folder:{data}", f"--output={data / 'out.txt'}", *flags])
+
+
+def test_what_is_in_both_is_listed_and_left_out(data, capsys):
+    assert run(data, f"--against=folder:{data}") == 0
+    header, *lines = (data / "out.txt").read_text().splitlines()
+    assert header.startswith(f"# python -m vit_jax.deduplicate --source=folder:{data} --output=")
+    assert (
+        sorted(lines)[0] == f"train/china/0.png\tsame pixels as test/china/7.bmp of folder:{data}"
+    )
+    name, _, reason = sorted(lines)[1].partition("\t")
+    assert name == "train/flower/1.png"
+    assert reason.endswith(f" of 64 bits from test/flower/8.jpg of folder:{data}")
+    assert len(lines) == 2
+    assert "2 of 4 training images are in" in capsys.readouterr().out
+    config = default_config().data
+    config.source, config.exclude = f"folder:{data}", str(data / "out.txt")
+    left = open_source(config, "train", image_size=(1, 1), channels=3, num_classes=0, training=True)
+    assert {left[index].name for index in range(len(left))} == {
+        "train/china/1.png",
+        "train/flower/0.png",
+    }
+
+
+def test_several_test_sets_and_the_closest_match(data):
+    assert run(data, f"--against=folder:{data}@test", f"--against=folder:{data}@train[:100%]") == 0
+    lines = (data / "out.txt").read_text().splitlines()[1:]
+    assert len(lines) == 4
+    assert all("same pixels as" in line for line in lines)
+    assert sum(line.endswith("@train[:100%]") for line in lines) == 3
+
+
+def test_only_the_same_hash_at_distance_0(data):
+    assert run(data, f"--against=folder:{data}", "--perceptual_distance=0") == 0
+    assert "train/china/0.png" in read_list(str(data / "out.txt"))
+
+
+def test_unreadable_images_are_named_and_left_aside(data, caplog):
+    (data / "train" / "china" / "bad.jpg").write_bytes(b"text")
+    caplog.set_level(logging.WARNING, "vit_jax")
+    logging.getLogger("vit_jax").addHandler(caplog.handler)
+    assert run(data, f"--against=folder:{data}") == 1
+    assert "Left aside: train/china/bad.jpg of folder:" in caplog.text
+    assert len(read_list(str(data / "out.txt"))) == 2
+
+
+def test_nothing_readable_is_an_error(data, capsys):
+    for path in (data / "test").rglob("*.*"):
+        path.write_bytes(b"")
+    assert run(data, f"--against=folder:{data}") == 2
+    assert not (data / "out.txt").exists()
+
+
+def test_other_sources(data):
+    assert (
+        main(
+            [
+                "--source=digits",
+                "--against=digits",
+                f"--output={data / 'o'}",
+                "--perceptual_distance=0",
+                "--split=train[:20]",
+            ]
+        )
+        == 0
+    )
+    assert (data / "o").read_text().startswith("# python")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("folder:/data", ("folder:/data", "")),
+        ("tfds:cifar10:3.0.2@test[:10%]", ("tfds:cifar10:3.0.2", "test[:10%]")),
+        ("folder:s3://me@store/photos", ("folder:s3://me@store/photos", "")),
+        ("folder:/a@b/photos@val", ("folder:/a@b/photos", "val")),
+    ],
+)
+def test_a_place_may_name_a_split(text, expected):
+    assert split_place(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--perceptual_distance=13"], "must be from 0 to 12"),
+        (["--output=/missing/folder/list"], "--output=/missing/folder/list cannot be written"),
+        (["--against=folder:/missing"], "no such folder"),
+        (["--against=digits@extra"], "no split 'extra'"),
+    ],
+)
+def test_mistakes(data, flags, message, capsys):
+    assert run(data, f"--against=folder:{data}", *flags) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_progress_is_logged(data, monkeypatch, caplog):
+    monkeypatch.setattr(deduplicate, "LOG_SECONDS", -1)
+    logging.getLogger("vit_jax").addHandler(caplog.handler)
+    run(data, f"--against=folder:{data}")
+    assert f"folder:{data}@train: 3 of 4 images." in caplog.text
+
+
+def test_fingerprints_do_not_depend_on_threads(data):
+    config = default_config().data
+    config.source = f"folder:{data}"
+    source = open_source(config, "train", image_size=(1, 1), channels=3, num_classes=0)
+    first, second = (deduplicate.read_fingerprints("x", source).fingerprints for _ in range(2))
+    np.testing.assert_array_equal(first, second)

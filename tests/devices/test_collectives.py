@@ -1,0 +1,121 @@
+"""Exchanges, counted in a program's text: texts written by hand, and programs compiled here."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tests import tiny
+from tests.stages import mesh_of
+from vit_jax.devices.collectives import Collective, collectives
+from vit_jax.devices.topology import open_topology
+from vit_jax.plan import make_plan
+
+# The forms that the TPU's and the CPU's compilers write: a loop without and with a stated count, a
+# tuple of shapes with tiles, an asynchronous pair, a fused reduce-scatter, groups in three notations.
+TEXT = """\
+HloModule jit_step, is_scheduled=true
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  ROOT %add = f32[]{:T(128)} add(%a, %b)
+}
+
+%body (p: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %ar = (bf16[3]{0:T(1024)(128)(2,1)S(1)}, /*index=1*/bf16[2,5]{1,0}) all-reduce(%x, %y), channel_id=1, replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0'}, to_apply=%sum
+}
+
+%condition (p: (s32[], f32[4,8])) -> pred[] {
+  %limit = s32[]{:T(128)} constant(12)
+  ROOT %lt = pred[]{:T(512)} compare(%i, %limit), direction=LT
+}
+
+%all-reduce-scatter.1 (q: f32[8,8]) -> f32[2,8] {
+  %ar.2 = f32[8,8]{1,0} all-reduce(%q), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%sum
+  ROOT %slice = f32[2,8]{1,0} dynamic-slice(%ar.2, %i, %z)
+}
+
+%counted (p: (s32[])) -> (s32[]) {
+  %cp = (f32[16]{0}, f32[16]{0}, u32[], u32[]) collective-permute-start(%w), source_target_pairs={{0,1},{1,0}}
+  %done = f32[16]{0} collective-permute-done(%cp)
+}
+
+ENTRY %main (state: f32[8,8]) -> f32[2,8] {
+  %loop = (s32[], f32[4,8]{1,0}) while(%init), condition=%condition, body=%body, metadata={op_name="while"}
+  %loop.2 = (s32[]) while(%init.2), condition=%sum, body=%counted, backend_config={"known_trip_count":{"n":"7"}}
+  %gathered = (f32[2,8]{1,0}, f32[8,8]{1,0}) all-gather-start(%state), replica_groups=[2,4]<=[8], dimensions={0}
+  %gathered.done = f32[8,8]{1,0} all-gather-done(%gathered)
+  %rs = f32[2,8]{1,0} reduce-scatter(%big), replica_groups=[1,8]<=[8], dimensions={0}, to_apply=%sum
+  ROOT %fused = f32[2,8]{1,0} fusion(%gathered.done), kind=kCustom, calls=%all-reduce-scatter.1
+}
+"""
+
+
+def test_every_form_is_counted_with_its_size_group_and_times():
+    assert collectives(TEXT) == {
+        Collective("all-reduce", 2 * (3 + 10), 4): 12,
+        Collective("collective-permute", 4 * 16, 0): 7,
+        Collective("all-gather", 4 * 64, 4): 1,
+        Collective("reduce-scatter", 4 * 16 * 8, 8): 1,
+        Collective("reduce-scatter", 4 * 64, 4): 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [("all-gather", 75), ("reduce-scatter", 75), ("all-reduce", 150), ("collective-permute", 100)],
+)
+def test_bytes_sent(kind, sent):
+    assert Collective(kind, 100, 4).bytes_sent(64) == sent
+    assert Collective(kind, 100, 0).bytes_sent(4) == sent
+
+
+def test_a_scan_counts_every_turn():
+    mesh = mesh_of(data=8)
+    split = NamedSharding(mesh, PartitionSpec("data"))
+
+    def turn(carry, _):
+        total = jax.lax.with_sharding_constraint(jnp.broadcast_to(carry.sum(0), carry.shape), split)
+        return jnp.sin(carry + total), None
+
+    def program(x):
+        return jax.lax.scan(turn, x, length=5)[0]
+
+    x = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=split)
+    assert collectives(jax.jit(program).lower(x).compile().as_text()) == {
+        Collective("all-reduce", 4 * 16, 8): 5
+    }
+
+
+# -------------------------------------------------------------------- what a train step exchanges
+
+
+def exchanged(plan, *kinds):
+    """Bytes of these kinds in one step."""
+    return sum(e.size * times for e, times in plan.exchanges.items() if e.kind in kinds)
+
+
+def step_plan(unroll, **axes):
+    """A step of a model whose blocks are large enough to be split."""
+    config = tiny.get_config()
+    config.model.update(
+        {"width": 256, "mlp_width": 512, "depth": 2, "num_heads": 2, "scan_unroll": unroll}
+    )
+    config.mesh.update({"data": 1} | axes)
+    return make_plan(config, open_topology("gpu:8"))
+
+
+@pytest.mark.parametrize("unroll", [1, 2], ids=["scan", "unrolled"])
+def test_data_parallelism_reduces_each_gradient_once(unroll):
+    plan = step_plan(unroll, data=8)
+    reduced = exchanged(plan, "all-reduce", "reduce-scatter")
+    assert plan.memory.parameters <= reduced <= plan.memory.parameters * 1.01
+    assert not exchanged(plan, "all-gather", "all-to-all", "collective-permute")
+
+
+@pytest.mark.parametrize("unroll", [1, 2], ids=["scan", "unrolled"])
+def test_fsdp_gathers_each_parameter_twice_and_reduces_its_gradient_once(unroll):
+    whole = step_plan(unroll, data=8).memory.parameters
+    plan = step_plan(unroll, fsdp=8)
+    assert plan.memory.parameters < whole / 6
+    assert 0 < exchanged(plan, "all-gather") <= 2 * whole
+    assert 0 < exchanged(plan, "all-reduce", "reduce-scatter") <= 1.02 * whole

@@ -1,0 +1,256 @@
+"""Mixup and CutMix: against NumPy, on any batch, and on several devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from tests.states import mesh_of
+from vit_jax.config import default_config
+from vit_jax.devices import sharding
+from vit_jax.objectives.mixing import FORMS, cutmix_box, describe, mixed_images, mixed_targets, pair
+
+CLASSES = 8
+MIXUP = {"mixup_alpha": 0.8}
+CUTMIX = {"cutmix_alpha": 1.0}
+BOTH = {**MIXUP, **CUTMIX}
+
+
+def mixing(**values):
+    config = default_config().mixing
+    config.update(values)
+    return config
+
+
+def batch_of(rows, height=6, width=9, seed=0):
+    """Noise with the labels 0, 1, 2, …: neighbours differ."""
+    images = np.random.default_rng(seed).integers(0, 256, (rows, height, width, 3), np.uint8)
+    labels = np.arange(rows, dtype=np.int32) % CLASSES
+    return {"image": images, "label": labels, "mask": np.ones(rows, bool)}
+
+
+@jax.jit
+def mixed(paired):
+    def one_hot(labels):
+        return jax.nn.one_hot(labels, CLASSES)
+
+    return mixed_images(paired), mixed_targets(paired, one_hot)
+
+
+def mix(batch, seed=0, **values):
+    """(images float32, targets, what `pair` added) for a key."""
+    paired = pair(jax.tree.map(jnp.asarray, batch), 0, seed, mixing(**values))
+    return *map(np.asarray, mixed(paired)), paired
+
+
+def shares(seeds=400, **values):
+    """λ of many steps: what stays of a row whose partner has another label."""
+    batch = jax.tree.map(jnp.asarray, batch_of(2, 24, 24))
+    config = mixing(**values)
+
+    @jax.jit
+    @jax.vmap
+    def stays(seed):
+        paired = pair(batch, seed, 0, config)
+        return jnp.diagonal(mixed_targets(paired, lambda labels: jax.nn.one_hot(labels, 2))).min()
+
+    return np.asarray(stays(np.arange(seeds)))
+
+
+# ---------------------------------------------------------------------------- mixup
+
+
+def test_nothing_is_mixed_unless_asked_for():
+    batch = batch_of(4)
+    for values in ({}, {"mixup_alpha": 0.2, "probability": 0.0}):
+        images, targets, paired = mix(batch, **values)
+        assert paired.keys() == batch.keys()
+        np.testing.assert_array_equal(images, batch["image"])
+        np.testing.assert_array_equal(targets, np.eye(CLASSES)[batch["label"]])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rows", [1, 2, 5, 8])
+def test_mixup_blends_images_and_targets_alike(form, rows):
+    batch = batch_of(rows)
+    one_hot = np.eye(CLASSES)[batch["label"]]
+    for seed in range(5):
+        images, targets, paired = mix(batch, seed, form=form, **MIXUP)
+        partners = np.asarray(paired["partner_label"])
+        share = float(paired["opacity"][0])
+        assert (paired["opacity"] == share).all()
+        if form == "big_vision":
+            assert share <= 0.5
+            np.testing.assert_array_equal(partners, np.roll(batch["label"], 1))
+        else:
+            assert sorted(partners) == sorted(batch["label"])
+        assert images.dtype == targets.dtype == np.float32
+        expected = (1 - share) * batch["image"] + share * batch["image"][partners]
+        np.testing.assert_allclose(images, expected, atol=1e-3)
+        expected = (1 - share) * one_hot + share * np.eye(CLASSES)[partners]
+        np.testing.assert_allclose(targets, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("form", "alpha"), [("big_vision", 0.1), ("big_vision", 0.8), ("deit", 0.4), ("deit", 0.8)]
+)
+def test_shares_follow_the_beta_distribution(form, alpha):
+    found = shares(2_000, form=form, mixup_alpha=alpha)
+    if form == "deit":  # Half of the permutations of two rows leave them where they are.
+        found = found[found < 1]
+    expected = np.random.default_rng(0).beta(alpha, alpha, 50_000)
+    if form == "big_vision":
+        expected = np.maximum(expected, 1 - expected)
+    points = np.linspace(0.01, 0.99, 99)
+    below, expected = ((values[:, None] < points).mean(0) for values in (found, expected))
+    np.testing.assert_allclose(below, expected, atol=0.06)
+
+
+def test_without_smoothing_a_row_has_its_two_classes_and_no_other():
+    """Mixup brings no label smoothing of its own."""
+    for values in (MIXUP, CUTMIX):
+        _, targets, _ = mix(batch_of(7), 1, **values)
+        np.testing.assert_array_equal((targets > 0).sum(1), 2)
+        np.testing.assert_allclose(targets.sum(1), 1, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------- CutMix
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_cutmix_weighs_targets_by_the_pasted_area(form, rows):
+    """Row i is grey i: each pixel shows whose it is."""
+    values = np.arange(1, rows + 1, dtype=np.uint8)
+    images = np.broadcast_to(values[:, None, None, None], (rows, 13, 17, 1))
+    batch = {"image": images, "label": values - 1, "mask": np.ones(rows, bool)}
+    areas = set()
+    for seed in range(20):
+        mixed_, targets, paired = mix(batch, seed, form=form, **CUTMIX)
+        for row in range(rows):
+            own, partner = row + 1, int(paired["partner_label"][row]) + 1
+            assert set(np.unique(mixed_[row])) <= {own, partner}
+            pasted = (mixed_[row] == partner).mean()
+            expected = np.zeros(CLASSES)
+            expected[own - 1] += 1 - pasted
+            expected[partner - 1] += pasted
+            # Equal but for float32's last bit.
+            np.testing.assert_allclose(targets[row], expected, rtol=3e-7)
+        areas.add(float(pasted))
+    assert rows == 1 or len(areas) > 5
+
+
+@pytest.mark.parametrize("share", [0.0, 0.04, 0.3, 0.5, 1.0])
+def test_the_rectangle_is_of_the_share_anywhere_and_cut_at_the_border(share):
+    height, width = 40, 60
+    keys = jax.random.split(jax.random.key(0), 4_000)
+    boxes = np.asarray(jax.vmap(lambda key: cutmix_box(key, share, height, width))(keys))
+    top, bottom, left, right = boxes.T
+    rows, columns = int(height * share**0.5 + 1e-6), int(width * share**0.5 + 1e-6)
+    assert ((top >= 0) & (top <= bottom) & (bottom <= height)).all()
+    assert ((left >= 0) & (left <= right) & (right <= width)).all()
+    for start, end, side, cut in ((top, bottom, height, rows), (left, right, width, columns)):
+        whole = (start > 0) & (end < side)
+        assert (end - start)[whole].tolist() == [cut] * whole.sum()
+        assert (end - start).max() == cut
+        # By timm's formula, for every centre.
+        centres = np.arange(side)
+        starts = np.clip(centres - cut // 2, 0, side)
+        ends = np.clip(centres + (cut + 1) // 2, 0, side)
+        assert set(zip(start, end, strict=True)) == set(zip(starts, ends, strict=True))
+        assert abs((end - start).mean() - (ends - starts).mean()) < 0.5
+
+
+def test_cutmix_shares_are_uniform_but_for_the_border():
+    found = shares(2_000, form="big_vision", cutmix_alpha=1.0)
+    assert found.min() >= 0.5 - 0.05  # λ ≥ 1/2; the sides are rounded down to whole pixels.
+    assert found.max() <= 1
+
+
+# ---------------------------------------------------------------------------- how often
+
+
+def test_probability_and_switch():
+    def kinds(**values):
+        batch = jax.tree.map(jnp.asarray, batch_of(2, 24, 24))
+        config = mixing(form="deit", **values)
+
+        @jax.jit
+        @jax.vmap
+        def kind(seed):
+            paired = pair(batch, seed, 0, config)
+            is_whole = (paired["box"][0] == jnp.int32([0, 24, 0, 24])).all()
+            return jnp.where(paired["opacity"][0] == 0, 0, jnp.where(is_whole, 1, 2))
+
+        counts = np.bincount(np.asarray(kind(np.arange(2_000))), minlength=3)
+        return counts / 2_000
+
+    np.testing.assert_allclose(kinds(**BOTH), [0, 0.5, 0.5], atol=0.05)
+    expected = [0.6, 0.3, 0.1]
+    found = kinds(**BOTH, probability=0.4, cutmix_probability=0.25)
+    np.testing.assert_allclose(found, expected, atol=0.05)
+    np.testing.assert_allclose(kinds(**MIXUP), [0, 1, 0], atol=0.01)
+    assert kinds(**CUTMIX)[1] < 0.05  # A rectangle may be the whole image.
+
+
+def test_it_is_described_in_words():
+    assert describe(mixing()) == []
+    assert describe(mixing(mixup_alpha=0.2)) == [
+        "mixup(alpha=0.2): blended with the row before, in 100% of the batches, as in big_vision"
+    ]
+    assert describe(mixing(form="deit", **BOTH, cutmix_probability=0.25, probability=0.8)) == [
+        "mixup(alpha=0.8): blended with a random row, in 60% of the batches, as in deit",
+        "cutmix(alpha=1.0): a rectangle of a random row laid over, in 20% of the batches, as in deit",
+    ]
+
+
+# ---------------------------------------------------------------------------- padding and devices
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("values", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
+def test_padding_is_never_mixed_into_an_example(form, values):
+    batch = batch_of(7)
+    batch["mask"][4:] = False
+    batch["image"][4:], batch["label"][4:] = 0, 6
+    other = {**batch, "image": batch["image"].copy(), "label": batch["label"].copy()}
+    other["image"][4:], other["label"][4:] = 255, 5
+    for seed in range(10):
+        images, targets, paired = mix(batch, seed, form=form, **values)
+        images2, targets2, _ = mix(other, seed, form=form, **values)
+        np.testing.assert_array_equal(images[:4], images2[:4])
+        np.testing.assert_array_equal(targets[:4], targets2[:4])
+        np.testing.assert_allclose(targets.sum(1), 1, atol=1e-6)
+        alone = np.asarray(paired["partner_label"][:4]) == 6
+        np.testing.assert_array_equal(images[:4][alone], batch["image"][:4][alone])
+
+
+@pytest.mark.parametrize(
+    ("form", "axes"),
+    [("big_vision", {"data": 8}), ("deit", {"data": 2, "fsdp": 2, "tensor": 2})],
+)
+def test_eight_devices_mix_as_one_does(form, axes):
+    batch = batch_of(16)
+    config = mixing(form=form, **BOTH)
+    place = sharding.batch_sharding(mesh_of(8, **axes))
+
+    @jax.jit
+    def run(batch, seed):
+        return mixed(pair(batch, seed, 0, config))
+
+    for seed in range(4):
+        expected = run(batch, seed)
+        found = run(jax.device_put(batch, place), seed)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_neighbours_are_found_without_gathering_the_batch():
+    """On a pod, a gathered batch would be the largest transfer of the step."""
+    batch = jax.device_put(batch_of(64), sharding.batch_sharding(mesh_of(8, data=8)))
+    config = mixing(**BOTH)
+    compiled = jax.jit(lambda batch: pair(batch, 0, 0, config)).lower(batch).compile()
+    program = compiled.as_text()
+    assert "collective-permute" in program
+    assert "all-gather" not in program
+    assert compiled.output_shardings["partner_image"].spec == PartitionSpec(sharding.BATCH_AXES)

@@ -1,0 +1,129 @@
+import os
+import threading
+import uuid
+
+import fsspec
+import pytest
+
+from vit_jax import storage
+from vit_jax.errors import DataError
+
+
+@pytest.fixture(params=["local", "remote"])
+def folder(request, tmp_path):
+    """A folder with `file` (ten digits), `one/file` and `one/two/file`."""
+    root = str(tmp_path) if request.param == "local" else f"memory://{uuid.uuid4().hex}"
+    filesystem, path = fsspec.core.url_to_fs(root)
+    for name in ("file", "one/file", "one/two/file"):
+        filesystem.makedirs(f"{path}/{name}".rpartition("/")[0], exist_ok=True)
+        filesystem.pipe_file(f"{path}/{name}", b"0123456789")
+    return root
+
+
+def test_a_folder_is_listed(folder):
+    assert sorted(storage.list_folder(folder)) == [("file", False), ("one", True)]
+    assert sorted(storage.list_folder(storage.join(folder, "one"))) == [
+        ("file", False),
+        ("two", True),
+    ]
+
+
+def test_pipes_are_not_listed(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "file.jpg").touch()
+    (tmp_path / "broken.jpg").symlink_to("nothing")
+    (tmp_path / "folder").mkdir()
+    assert sorted(storage.list_folder(str(tmp_path))) == [
+        ("broken.jpg", False),
+        ("file.jpg", False),
+        ("folder", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [(0, None, b"0123456789"), (3, 6, b"345"), (8, 99, b"89"), (4, None, b"456789"), (5, 5, b"")],
+)
+def test_a_part_of_a_file_is_read(folder, start, stop, expected):
+    assert storage.read(storage.join(folder, "one", "file"), start, stop) == expected
+
+
+def test_what_is_there(folder):
+    assert storage.probe(folder, "config.data.source")
+    assert storage.exists(storage.join(folder, "file"))
+    assert not storage.exists(storage.join(folder, "none"))
+    assert storage.is_folder(folder)
+    assert not storage.is_folder(storage.join(folder, "file"))
+    with pytest.raises(FileNotFoundError):
+        storage.read(storage.join(folder, "none"), 0, 5)
+
+
+def test_a_version_changes_with_the_file(folder):
+    path = storage.join(folder, "file")
+    before = storage.version_of(path)
+    assert before == storage.version_of(path)
+    assert before.size == 10
+    filesystem, name = fsspec.core.url_to_fs(path)
+    filesystem.pipe_file(name, b"another content")
+    assert storage.version_of(path) != before
+
+
+def test_a_server_that_never_answers_is_named(monkeypatch):
+    released = threading.Event()
+    monkeypatch.setattr(storage, "exists", lambda path: released.wait(60))
+    with pytest.raises(DataError, match=r"config.data.source: /mnt/dead does not answer within 0"):
+        storage.probe("/mnt/dead", "config.data.source", seconds=0.05)
+    released.set()
+
+
+def test_an_unknown_kind_of_url_is_named():
+    with pytest.raises(DataError, match=r"config\.data\.source: other://bucket: this kind of URL"):
+        storage.probe("other://bucket", "config.data.source")
+
+
+def test_a_failing_server_is_named(monkeypatch):
+    def exists(path):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(storage, "exists", exists)
+    with pytest.raises(DataError, match=r"s3://bucket cannot be reached \(no route to host\)"):
+        storage.probe("s3://bucket", "config.data.source")
+
+
+@pytest.mark.parametrize(
+    ("function", "method"),
+    [("exists", "exists"), ("is_folder", "isdir"), ("glob", "glob"), ("version_of", "info")],
+)
+def test_a_stores_own_errors_are_data_errors(monkeypatch, function, method):
+    class HttpError(Exception):
+        pass
+
+    def refuse(*args):
+        raise HttpError("403: forbidden")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), method, refuse)
+    with pytest.raises(DataError, match=r"memory://bucket/\* cannot be read \(403: forbidden\)"):
+        getattr(storage, function)("memory://bucket/*")
+
+
+def test_a_file_is_written_whole_or_not_at_all(folder):
+    path = storage.join(folder, "new", "folder", "file")
+    storage.write(path, b"first")
+    storage.write(path, b"second")
+    assert storage.read(path) == b"second"
+    assert [entry.name for entry in storage.list_folder(path.rpartition("/")[0])] == ["file"]
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    def replace(old, new):
+        raise OSError("full")
+
+    monkeypatch.setattr(storage.os, "replace", replace)
+    with pytest.raises(OSError, match="full"):
+        storage.write(str(tmp_path / "file"), b"content")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_is_an_os_error():
+    with pytest.raises(OSError, match=r"other://bucket/file cannot be written"):
+        storage.write("other://bucket/file", b"content")

@@ -1,0 +1,168 @@
+"""What a run says of itself before it starts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.states import mesh_of
+from vit_jax.checkpoint import TrainState
+from vit_jax.config import Durations, default_config, model_options
+from vit_jax.devices import sharding
+from vit_jax.optimizer.groups import parameter_groups
+from vit_jax.optimizer.schedules import make_schedule
+from vit_jax.training import overview
+
+DURATIONS = Durations(total=100, warmup=10, cooldown=0, eval_every=25, checkpoint_every=0)
+
+
+def abstract_state(mesh):
+    """A state of a 512 x 512 kernel and a bias."""
+    shapes = {
+        "kernel": jax.ShapeDtypeStruct((512, 512), jnp.float32),
+        "bias": jax.ShapeDtypeStruct((512,), jnp.float32),
+    }
+    places = sharding.param_shardings(shapes, mesh)
+    params = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        places,
+    )
+    return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, (), None)
+
+
+def describe(mesh, **values):
+    config = default_config()
+    config.update_from_flattened_dict({"data.source": "digits", **values})
+    state = abstract_state(mesh)
+    return overview.describe_run(
+        config,
+        model_options(config, num_classes=10),
+        1437,
+        DURATIONS,
+        make_schedule("cosine", base=1e-3, total_steps=100, warmup_steps=10),
+        parameter_groups(config.optimizer, state.params),
+        state,
+        mesh,
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model     ViT-B/16 for 10 classes at 224x224 px: 263k parameters, 17.6 GMACs per image",
+        "computing in float32",
+        "data      digits, 1,437 examples an epoch",
+        "images    inception(min_area=0.05, max_area=1.0): TensorFlow's random box (sample_distorted",
+        "\n          flip: every other image mirrored",
+        "batch     128 per update, 128 on each of 1 cpu devices (data=1 x fsdp=1 x tensor=1)",
+        "length    100 updates (8.907 epochs), warm-up 10, evaluation every 25 and at the end, "
+        "checkpoint at the end",
+        "optimizer adamw (b1=0.9, b2=0.999, momentum_dtype=float32)",
+        "schedule  cosine (end=0.0): 0 (update 1), 0.001 (update 11)",
+        "decay_multipliers 'kernel$' x 1: 1 name, kernel",
+        "kernel",
+        "262,656",
+    ],
+)
+def test_a_run_is_described(text):
+    assert text in describe(mesh_of(1))
+
+
+def test_the_augmentation_is_described_in_order():
+    text = describe(mesh_of(1), **{"data.augmentation": "autoaugment | random_erasing(0.1)"})
+    places = [text.index(f"\n          {name}") for name in ("flip:", "autoaugment:", "random_e")]
+    assert places == sorted(places)
+
+
+def test_the_loss_and_what_is_done_to_gradients_are_described():
+    given = {"loss": "sigmoid", "optimizer.grad_clip_norm": 0.0}
+    assert "loss      sigmoid\n" in describe(mesh_of(1), **given)
+    given = {"label_smoothing": 0.1, "optimizer.grad_clip_norm": 1.0, "ema_decay": 0.99}
+    assert (
+        "loss      softmax, label smoothing 0.1, gradients clipped at norm 1.0, "
+        "parameters averaged by 0.99\n"
+    ) in describe(mesh_of(1), **given)
+
+
+def test_sharpness_aware_training_is_described():
+    assert "sharpness" not in describe(mesh_of(1))
+    text = describe(
+        mesh_of(1), **{"optimizer.sharpness.rho": 0.6, "optimizer.sharpness.alpha": 0.5}
+    )
+    assert "sharpness rho 0.6 at the peak rate, 0.6 at the lowest, alpha 0.5: two" in text
+
+
+def test_a_note_is_shown_if_there_is_one():
+    assert "note " not in describe(mesh_of(1))
+    assert "note      taken from Table 3" in describe(mesh_of(1), note="taken from Table 3")
+
+
+def test_the_sharding_is_shown_on_several_devices():
+    assert "bytes per device" not in describe(mesh_of(1))
+    text = describe(mesh_of(8, fsdp=4))
+    assert "fsdp, -" in text
+    assert f"{512 * 512 // 4 * 4:,}" in text
+    assert "copied" in text
+
+
+@pytest.mark.parametrize(
+    ("axes", "accumulation", "text"),
+    [
+        ({}, 1, "64 per update, 8 on each of 8 cpu devices (data=8 x fsdp=1 x tensor=1)"),
+        ({"fsdp": 4}, 2, "64 per update in 2 micro-batches, 8 on each of 8 cpu devices (data=2"),
+        ({"tensor": 2}, 1, "64 per update, 16 on each of 8 cpu devices"),
+    ],
+)
+def test_the_batch_is_described(axes, accumulation, text):
+    config = default_config()
+    config.batch_size, config.optimizer.accumulation_steps = 64, accumulation
+    assert text in overview.describe_batch(config, mesh_of(8, **axes))
+
+
+def test_the_cooldown_is_among_the_learning_rates():
+    schedule = make_schedule(
+        "constant", base=0.01, total_steps=101, warmup_steps=10, cooldown_steps=20
+    )
+    text = overview.describe_schedule(schedule, Durations(101, 10, 20, 0, 0))
+    assert text == (
+        "0 (update 1), 0.01 (update 11), 0.01 (update 51), 0.01 (update 82), 0.0005 (update 101)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("total", "warmup", "text"),
+    [
+        (1, 0, "0.01 (update 1)"),
+        (1, 10, "0 (update 1)"),
+        (2, 0, "0.01 (update 1), 0.005 (update 2)"),
+        (
+            101,
+            10,
+            "0 (update 1), 0.01 (update 11), 0.00594 (update 51), 2.98e-06 (update 101)",
+        ),
+    ],
+)
+def test_the_learning_rate_is_described(total, warmup, text):
+    schedule = make_schedule("cosine", base=0.01, total_steps=total, warmup_steps=warmup)
+    durations = Durations(total, warmup, 0, 0, 0)
+    assert overview.describe_schedule(schedule, durations) == text
+
+
+class TestParameterOverview:
+    def test_of_shapes(self):
+        kernel = jax.ShapeDtypeStruct((12, 8, 4), jnp.bfloat16)
+        text = overview.parameter_overview({"blocks": {"kernel": kernel}})
+        assert "| blocks/kernel | (12, 8, 4) | bfloat16 | 384  |" in text
+        assert "Total: 384 -- 768 bytes" in text
+        assert "Mean" not in text
+
+    @pytest.mark.parametrize("array", [np.full, jnp.full])
+    def test_of_arrays(self, array):
+        text = overview.parameter_overview({"blocks": {"kernel": array((12, 8, 4), 2, np.float32)}})
+        assert "| blocks/kernel | (12, 8, 4) | float32 | 384  | 2.0  | 0.0 |" in text
+
+    def test_half_precision_has_no_statistics(self):
+        assert "Mean" not in overview.parameter_overview(
+            {"kernel": jnp.full((384,), 2, jnp.bfloat16)}
+        )

@@ -1,0 +1,205 @@
+"""Metrics are reported late, in order, and a loss that is not finite ends the run."""
+
+import json
+import logging
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.errors import DataError
+from vit_jax.training.step_log import STEPS_IN_FLIGHT, NonFiniteLossError, StepLog
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """A function that opens the log of `tmp_path`; all are closed at the end."""
+    logs = []
+
+    def open_log(start_step=0, total_steps=10, every_steps=1, max_skipped=None):
+        logs.append(
+            StepLog(
+                tmp_path,
+                start_step=start_step,
+                total_steps=total_steps,
+                every_steps=every_steps,
+                batch_size=32,
+                num_train_examples=64,
+                macs=1_000_000,
+                max_skipped=max_skipped,
+            )
+        )
+        return logs[-1]
+
+    yield open_log
+    for log in logs:
+        log.close()
+
+
+def metrics_of(loss, grad_norm=1.0, skipped=0):
+    """What the trainer's step returns."""
+    values = {"loss": loss, "grad_norm": grad_norm, "learning_rate": 0.1}
+    arrays = {name: jnp.float32(value) for name, value in values.items()}
+    return {**arrays, "skipped": jnp.int32(skipped)}
+
+
+def records(tmp_path):
+    return [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_step_is_reported_two_steps_later(opened, caplog):
+    log = opened()
+    with caplog.at_level(logging.INFO, logger="vit_jax"):
+        for step in range(1, 6):
+            log.add(step, metrics_of(step))
+            reported = [record.getMessage().split(" | ")[0] for record in caplog.records]
+            assert len(reported) == max(0, step - STEPS_IN_FLIGHT)
+        assert reported == ["step  1/10", "step  2/10", "step  3/10"]
+        log.drain()
+    assert len(caplog.records) == 5
+
+
+def test_records_hold_each_steps_own_values(opened, tmp_path):
+    log = opened()
+    losses = np.float32([2.5, 1 / 3, 0.1])
+    for step, loss in enumerate(losses, start=1):
+        log.add(step, metrics_of(loss))
+    log.drain()
+    log.flush()
+    found = records(tmp_path)
+    assert [record["step"] for record in found] == [1, 2, 3]
+    np.testing.assert_array_equal(np.float32([r["train/loss"] for r in found]), losses)
+    assert [record["train/epoch"] for record in found] == [0.5, 1.0, 1.5]
+    assert [record["train/examples"] for record in found] == [32, 64, 96]
+    # Forward and backward: 6 FLOPs a multiply-accumulate.
+    assert found[2]["train/exaflops"] == pytest.approx(96 * 6e6 / 1e18)
+    assert log.last_record == found[2]
+
+
+def test_intervals_the_first_and_the_last_step_are_recorded(opened, tmp_path):
+    log = opened(total_steps=11, every_steps=4)
+    for step in range(1, 12):
+        log.add(step, metrics_of(1.0))
+    log.drain()
+    log.flush()
+    assert [record["step"] for record in records(tmp_path)] == [1, 4, 8, 11]
+
+
+def test_an_evaluation_joins_the_record_of_its_step(opened, tmp_path, caplog):
+    log = opened(every_steps=2)
+    log.add(1, metrics_of(1.0))
+    log.add(2, metrics_of(1.0))
+    log.drain()
+    with caplog.at_level(logging.INFO, logger="vit_jax"):
+        log.write(2, {"eval/accuracy": 0.5, "eval/count": 7})
+    assert "step 2: eval/accuracy 0.5  eval/count 7" in caplog.text
+    log.add(3, metrics_of(1.0))
+    log.drain()
+    log.write(3, {"eval/accuracy": 0.6})  # A step without a line of its own.
+    log.flush()
+    first, second, third = records(tmp_path)
+    assert "eval/accuracy" not in first
+    assert (second["eval/accuracy"], second["eval/count"]) == (0.5, 7)
+    assert second["train/loss"] == 1.0
+    assert third == {"step": 3, "eval/accuracy": 0.6} == log.last_record
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("which", ["loss", "grad_norm"])
+@pytest.mark.parametrize("every_steps", [1, 100])
+def test_a_value_that_is_not_finite_names_its_step(opened, tmp_path, bad, which, every_steps):
+    log = opened(every_steps=every_steps)
+    log.add(1, metrics_of(1.0))
+    log.add(2, metrics_of(1.0))
+    log.add(3, metrics_of(**{"loss": 1.0, which: bad}))
+    log.add(4, metrics_of(bad))
+    with pytest.raises(NonFiniteLossError, match=r"step 3 .*learning_rate") as error:
+        log.add(5, metrics_of(bad))
+    assert str(bad) in str(error.value)
+    log.flush()
+    assert {record["step"] for record in records(tmp_path)} <= {1, 2}
+
+
+def test_drain_finds_a_loss_that_is_not_finite(opened):
+    log = opened(every_steps=100)
+    log.add(1, metrics_of(float("nan")))
+    with pytest.raises(NonFiniteLossError, match="step 1 "):
+        log.drain()
+
+
+def test_a_resumed_log_goes_on_where_the_checkpoint_was(opened, tmp_path):
+    first = opened()
+    for step in range(1, 6):
+        first.add(step, metrics_of(step))
+    first.drain()
+    first.flush()
+    second = opened(start_step=3)
+    assert second.last_record["step"] == 3
+    spent = second.last_record["train/device_hours"]
+    for step in range(4, 7):
+        second.add(step, metrics_of(10 * step))
+    second.drain()
+    second.flush()
+    found = records(tmp_path)
+    assert [record["train/loss"] for record in found] == [1, 2, 3, 40, 50, 60]
+    assert found[3]["train/device_hours"] >= spent
+
+
+def test_speed_is_measured_from_the_start_of_the_steps(opened, tmp_path):
+    log = opened()
+    log.start(0)
+    for step in (1, 2):
+        with log.waiting_for_data():
+            pass
+        log.add(step, metrics_of(1.0))
+    with log.paused():
+        log.drain()
+    log.flush()
+    for record in records(tmp_path):
+        assert record["train/images_per_second"] > 0
+        assert 0 <= record["train/data_wait"] < 1
+    assert records(tmp_path)[-1]["train/eta_seconds"] > 0
+
+
+def test_skipped_examples_are_added_up_over_resumes(opened, tmp_path):
+    log = opened(every_steps=2, max_skipped=0.1)
+    for step, skipped in enumerate((1, 0, 2, 1), 1):
+        log.add(step, metrics_of(1.0, skipped=skipped))
+    log.drain()
+    log.flush()
+    log = opened(start_step=4, max_skipped=0.1)
+    log.add(5, metrics_of(1.0, skipped=2))
+    log.drain()
+    log.flush()
+    assert [record["data/skipped"] for record in records(tmp_path)] == [1, 1, 4, 6]
+    assert not any("train/skipped" in record for record in records(tmp_path))
+
+
+def test_without_skipping_nothing_is_said_of_it(opened, tmp_path):
+    log = opened()
+    log.add(1, metrics_of(1.0))
+    log.drain()
+    log.flush()
+    assert "data/skipped" not in records(tmp_path)[0]
+
+
+def test_too_many_skipped_examples_end_the_run(opened):
+    log = opened(max_skipped=0.1)  # Of 64 examples in the first epoch: 6.
+    log.add(1, metrics_of(1.0, skipped=6))
+    log.drain()
+    log.add(2, metrics_of(1.0, skipped=1))
+    with pytest.raises(DataError, match=r"7 examples .* up to step 2, .*max_skipped=0\.1 of 64"):
+        log.drain()
+
+
+def test_slow_data_is_advised_on_once(opened, caplog, monkeypatch):
+    log = opened(every_steps=1)
+    waits = iter((0.1, 0.6, 0.7))
+    monkeypatch.setattr(log._throughput, "metrics", lambda step: {"train/data_wait": next(waits)})
+    for step in (1, 2, 3):
+        log.add(step, metrics_of(1.0))
+    log.drain()
+    advice = [text for r in caplog.records if "waiting for data" in (text := r.getMessage())]
+    assert len(advice) == 1
+    assert advice[0].startswith("60 % of the time")
+    assert "vit_jax.benchmark input" in advice[0]

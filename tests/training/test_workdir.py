@@ -1,0 +1,169 @@
+"""The run's directory: writable, and the same run as before."""
+
+import json
+import logging
+
+import pytest
+from etils import epath
+
+from vit_jax.config import default_config
+from vit_jax.errors import CheckpointError
+from vit_jax.training import workdir
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A function that records a config with some keys set, as a run or as its resumption."""
+
+    def record(*, resuming=True, num_train_examples=64, **values):
+        config = default_config()
+        config.update_from_flattened_dict(values)
+        workdir.record_config(epath.Path(tmp_path), config, num_train_examples, resuming=resuming)
+
+    record(resuming=False)
+    return record
+
+
+def test_a_directory_is_made_with_its_parents_and_left_empty(tmp_path):
+    path = workdir.open_directory(tmp_path / "runs" / "first")
+    assert path.is_dir()
+    assert not list(path.iterdir())
+    assert workdir.open_directory(str(path)) == path  # Again.
+
+
+def test_what_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for directory in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(CheckpointError, match=f"--workdir={directory} cannot be written"):
+            workdir.open_directory(directory)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "params.safetensors"])
+def test_a_model_is_not_written_over(tmp_path, name):
+    workdir.check_apart_from_weights(tmp_path / "new", init=str(tmp_path))
+    (tmp_path / name).touch()
+    with pytest.raises(CheckpointError, match=f"{tmp_path} holds {name}"):
+        workdir.check_apart_from_weights(tmp_path, init="")
+    workdir.check_apart_from_weights(tmp_path / "new", init=str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()  # A run, into which its weights were exported.
+    workdir.check_apart_from_weights(tmp_path, init="")
+
+
+def test_a_run_does_not_start_from_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for init in (str(tmp_path), f"{tmp_path}/", "."):
+        with pytest.raises(CheckpointError, match=f"init={init} is --workdir itself"):
+            workdir.check_apart_from_weights(tmp_path, init)
+
+
+def test_config_json_has_every_key_and_the_versions(recorded, tmp_path):
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content["config"] == json.loads(default_config().to_json())
+    assert content["versions"].keys() == {*workdir.PACKAGES, "vit_jax", "device"}
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_an_equal_config_resumes_in_silence(recorded, caplog):
+    recorded()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batch_size", 64),
+        ("seed", 1),
+        ("data.source", "digits"),
+        ("data.train_split", "train[:50%]"),
+        ("model.name", "ViT-S/16"),
+        ("model.image_size", 384),
+        ("model.dropout_rate", 0.1),
+        ("optimizer.name", "sgd"),
+        ("optimizer.freeze", "^(?!head/)"),
+    ],
+)
+def test_another_run_is_refused_with_the_difference(recorded, tmp_path, key, value):
+    before = (tmp_path / "config.json").read_text()
+    old = default_config()
+    for part in key.split("."):
+        old = old[part]
+    with pytest.raises(CheckpointError) as error:
+        recorded(**{key: value})
+    assert f"{tmp_path} holds a run with config.{key}={old!r}, not {value!r}" in str(error.value)
+    assert (tmp_path / "config.json").read_text() == before
+
+
+def test_all_differences_are_shown_at_once(recorded):
+    with pytest.raises(CheckpointError, match=r"batch_size=128, not 64; config\.seed=0, not 1: "):
+        recorded(batch_size=64, seed=1, total_steps=7)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("total_steps", 200),
+        ("optimizer.learning_rate", 0.5),
+        ("optimizer.grad_clip_norm", 1.0),
+        ("ema_decay", 0.9),
+        ("eval_every_steps", 7),
+        ("model.dtype", "bfloat16"),
+        ("model.remat", "full"),
+        ("model.scan_unroll", 4),
+        ("mesh.fsdp", 8),
+        ("data.num_workers", 2),
+    ],
+)
+def test_other_differences_are_logged_and_recorded(recorded, tmp_path, caplog, key, value):
+    with caplog.at_level(logging.WARNING, logger="vit_jax"):
+        recorded(**{key: value})
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith(f"config.{key} was ")
+    assert message.endswith(f"is {value!r} now.")
+    caplog.clear()
+    recorded(**{key: value})
+    assert not caplog.records
+
+
+def test_a_pair_equals_the_list_it_is_stored_as(tmp_path, caplog):
+    for resuming in (False, True):
+        config = default_config()
+        config.model.image_size = (64, 32)
+        workdir.record_config(epath.Path(tmp_path), config, 64, resuming=resuming)
+    assert not caplog.records
+
+
+def test_other_data_is_mentioned(recorded, caplog):
+    recorded(num_train_examples=1_065)
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith("The data had 64 training examples before this resume and has 1,065")
+    caplog.clear()
+    recorded(num_train_examples=1_065)
+    assert not caplog.records
+
+
+def test_without_a_checkpoint_any_config_replaces_the_recorded_one(recorded, tmp_path):
+    recorded(resuming=False, seed=1)
+    assert json.loads((tmp_path / "config.json").read_text())["config"]["seed"] == 1
+
+
+def test_a_lost_config_is_written_anew_and_a_damaged_one_named(recorded, tmp_path):
+    (tmp_path / "config.json").unlink()
+    recorded(seed=5)
+    for damaged in ('{"config": ', "[1]", '{"config": [1]}', '{"config": null}'):
+        (tmp_path / "config.json").write_text(damaged)
+        with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
+            recorded(seed=5)
+
+
+def test_keys_that_an_older_version_did_not_know_had_their_defaults(recorded, tmp_path, caplog):
+    recorded(resuming=False)
+    path = tmp_path / "config.json"
+    stored = json.loads(path.read_text())
+    del stored["config"]["ema_decay"], stored["config"]["data"]["classes"]
+    path.write_text(json.dumps(stored))
+    with caplog.at_level(logging.WARNING, logger="vit_jax"):
+        recorded()
+    assert not caplog.records
+    path.write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError, match=r"config\.data\.classes=\[\], not \['1', '2'\]"):
+        recorded(**{"data.classes": ("1", "2")})

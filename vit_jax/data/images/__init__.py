@@ -1,0 +1,1 @@
+"""From an encoded file to uint8 pixels."""

@@ -1,0 +1,142 @@
+"""What happens to each image on the host: decoded, cropped or resized, mirrored, augmented.
+
+Everything is a function of the image and, in training, of a NumPy Generator. Images stay uint8:
+the device normalises them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import ml_collections
+import numpy as np
+
+from vit_jax.data.images.augmentation import AUGMENTATIONS
+from vit_jax.data.images.crops import CROPS
+from vit_jax.data.images.picture import mode_of, open_picture, size_of
+from vit_jax.data.images.resizing import Resizer, resizer, without_excess
+from vit_jax.errors import ConfigError
+from vit_jax.grammar import Operation, parse
+
+
+def train_operations(data: ml_collections.ConfigDict) -> tuple[Operation, tuple[Operation, ...]]:
+    """The crop of `data.train_crop`, and the chain of `data.augmentation`.
+
+    Raises:
+        ConfigError: one of them cannot be read.
+    """
+    crops = parse(data.train_crop, CROPS, "data.train_crop")
+    if len(crops) != 1:
+        raise ConfigError(
+            f"config.data.train_crop={data.train_crop!r}: must be one of {', '.join(CROPS)}, with "
+            "its arguments if any."
+        )
+    return crops[0], parse(data.augmentation, AUGMENTATIONS, "data.augmentation")
+
+
+def describe_training(data: ml_collections.ConfigDict) -> list[str]:
+    """A line for each thing that happens to a training image, in order."""
+    crop, augmentations = train_operations(data)
+    flip = ["flip: every other image mirrored, at random"] if data.flip else []
+    copies = data.repeated_augmentation
+    repeated = [f"repeated {copies} times in a batch, each time anew"] if copies > 1 else []
+    chain = (operation.describe() for operation in augmentations)
+    return [crop.describe(), *flip, *chain, *repeated]
+
+
+def train_transform(
+    data: ml_collections.ConfigDict, image_size: tuple[int, int], channels: int
+) -> Callable[[bytes | np.ndarray, np.random.Generator], np.ndarray]:
+    """Builds the training transform: crop, mirror every other image, augment.
+
+    Returns:
+        A picklable function of (encoded file or uint8 [H, W, C], Generator) to uint8
+        [*image_size, channels].
+
+    Raises:
+        ConfigError: `channels` is not 1 or 3, or an operation cannot work.
+    """
+    mode_of(channels)
+    crop, augmentations = train_operations(data)
+    transform = functools.partial(
+        _train,
+        channels=channels,
+        size=tuple(image_size),
+        resize=resizer(data),
+        crop=crop,
+        flip=data.flip,
+        augmentations=augmentations,
+    )
+    # What cannot work is an error now, not in a thread.
+    transform(np.zeros((*image_size, channels), np.uint8), np.random.default_rng(0))
+    return transform
+
+
+def _train(
+    image: bytes | np.ndarray,
+    rng: np.random.Generator,
+    *,
+    channels: int,
+    size: tuple[int, int],
+    resize: Resizer,
+    crop: Operation,
+    flip: bool,
+    augmentations: tuple[Operation, ...],
+) -> np.ndarray:
+    array = crop(open_picture(image, channels), rng, size, resize)
+    if flip and rng.random() < 0.5:
+        array = array[:, ::-1]
+    for augment in augmentations:
+        array = augment(array, rng)
+    return array
+
+
+def eval_transform(
+    data: ml_collections.ConfigDict, image_size: tuple[int, int], channels: int
+) -> Callable[[bytes | np.ndarray], np.ndarray]:
+    """Builds the evaluation transform.
+
+    "resize" resizes the whole image; "center" brings the smaller side to `data.eval_resize`, then
+    cuts `image_size` out of the middle.
+
+    Returns:
+        A picklable function of an encoded file or uint8 [H, W, C] to uint8 [*image_size, channels].
+
+    Raises:
+        ConfigError: `channels` is not 1 or 3, or `data.eval_resize` is smaller than the crop.
+    """
+    mode_of(channels)
+    height, width = image_size
+    if data.eval_crop == "center" and data.eval_resize < max(height, width):
+        raise ConfigError(
+            f"config.data.eval_resize={data.eval_resize} is smaller than the {height}×{width} pixels "
+            "that config.data.eval_crop=center cuts out: make it larger, or set "
+            "--config.data.eval_crop=resize."
+        )
+    smaller_side = data.eval_resize if data.eval_crop == "center" else None
+    return functools.partial(
+        _evaluate,
+        channels=channels,
+        size=(height, width),
+        smaller_side=smaller_side,
+        resize=resizer(data),
+    )
+
+
+def _evaluate(
+    image: bytes | np.ndarray,
+    *,
+    channels: int,
+    size: tuple[int, int],
+    smaller_side: int | None,
+    resize: Resizer,
+) -> np.ndarray:
+    picture = open_picture(image, channels)
+    if smaller_side is None:
+        return resize(picture, size)
+    sides = size_of(picture)
+    scaled = tuple(round(side * smaller_side / min(sides)) for side in sides)
+    array = resize(picture, *without_excess(sides, scaled, size, place=lambda: 0.5))
+    top, left = ((whole - part) // 2 for whole, part in zip(array.shape, size, strict=False))
+    return array[top : top + size[0], left : left + size[1]]

@@ -1,0 +1,169 @@
+"""The rows of batches on the host, in chunks that threads and workers load side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.loading.order import Order, RowGenerator
+from vit_jax.data.sources.examples import Example, Source, fetch, has_label_sets
+from vit_jax.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipping:
+    """What stands for an example that cannot be read: a row whose mask is False, never another one.
+
+    Its name and the reason are logged once.
+    """
+
+    image: np.ndarray  # uint8 [H, W, C]
+    label: int | np.ndarray  # 0, or float32 [K]: of the form that the others have
+    reported: set[str] = dataclasses.field(default_factory=set)
+
+    @classmethod
+    def of(cls, source: Source, image_shape: tuple[int, int, int], num_classes: int) -> Skipping:
+        """Black images without a class, for what `source` cannot read."""
+        label = np.zeros(num_classes, np.float32) if has_label_sets(source) else 0
+        return cls(np.zeros(image_shape, np.uint8), label)
+
+    def report(self, unread: list[tuple[str, str]]) -> None:
+        """Logs the names, with reasons, that are new."""
+        for name, reason in unread:
+            if name not in self.reported:
+                self.reported.add(name)
+                logger.warning("Left out: %s: %s", name, reason)
+
+
+class Buffers:
+    """The images of batches in the making: threads write their rows where they will stay."""
+
+    def __init__(self, num_rows: int):
+        self._num_rows = num_rows
+        self._lock = threading.Lock()
+        self._images: dict[int, np.ndarray] = {}
+
+    def of(self, batch: int, shape: tuple[int, ...]) -> np.ndarray:
+        """The batch's array, uint8 [rows, *shape]; made by who comes first."""
+        with self._lock:
+            if batch not in self._images:
+                self._images[batch] = np.empty((self._num_rows, *shape), np.uint8)
+            return self._images[batch]
+
+    def take(self, batch: int) -> np.ndarray:
+        """The batch's array, which is finished."""
+        with self._lock:
+            return self._images.pop(batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks:
+    """Random access to the rows of the batches, a few rows at a time.
+
+    Chunk k holds the rows `parts[k % P]`, of P parts, of batch `start + k // P`; its images lie in
+    `buffers` if there are any. A chunk with an unreadable example is a `DataError`, unless such are
+    skipped: returned, for a raised one loses its type on its way from a worker process.
+    """
+
+    source: Source
+    transform: Callable[..., np.ndarray]
+    order: Order
+    batch_size: int
+    num_distinct: int
+    parts: tuple[np.ndarray, ...]
+    start: int
+    stop: int
+    skipping: Skipping | None
+    buffers: Buffers | None
+
+    def __len__(self) -> int:
+        return (self.stop - self.start) * len(self.parts)
+
+    def __getitem__(self, chunk: int) -> dict[str, Any] | DataError:
+        number, part = divmod(int(chunk), len(self.parts))
+        batch, rows = self.start + number, self.parts[part]
+        positions = batch * self.batch_size + rows
+        indices = self.order.indices(batch * self.num_distinct + rows % self.num_distinct)
+        mask = (positions < self.order.num_examples) | (self.order.seed is not None)
+        # Padding repeats a row; where there is nothing else, it is loaded all the same.
+        loaded = np.flatnonzero(mask) if mask.any() else np.zeros(1, int)
+        examples = fetch(self.source, indices[loaded].tolist())
+        draws = self._generators(positions[loaded].tolist())
+        images, labels, unread = None, {}, []
+        try:
+            for row, example, rng in zip(loaded.tolist(), examples, draws, strict=True):
+                image, labels[row], failure = self._load(example, rng, indices[row], positions[row])
+                if images is None:
+                    images = self._allocate(number, part, image.shape)
+                images[row] = image
+                if failure:
+                    unread.append(failure)
+                    mask[row] = False
+        except DataError as error:
+            return error
+        last = loaded[-1]
+        images[len(loaded) :] = images[last]
+        targets = np.asarray([labels.get(row, labels[last]) for row in range(len(rows))])
+        return {
+            "image": images,
+            "label": targets.astype(np.int32 if targets.ndim == 1 else np.float32),
+            "index": indices.astype(np.int32),
+            "mask": mask,
+            "unread": unread,
+        }
+
+    def _generators(self, positions: list[int]) -> Iterator[tuple[np.random.Generator, ...]]:
+        """What the transform is given besides the image."""
+        generator = None if self.order.seed is None else RowGenerator(self.order.seed)
+        for position in positions:
+            yield () if generator is None else (generator.at(position),)
+
+    def _load(
+        self,
+        example: Example | Exception,
+        rng: tuple[np.random.Generator, ...],
+        index: int,
+        position: int,
+    ) -> tuple[np.ndarray, int | np.ndarray, tuple[str, str] | None]:
+        """The image, the label, and the name and reason of what was skipped."""
+        try:
+            if isinstance(example, Exception):
+                raise example
+            return self.transform(example.image, *rng), example.label, None
+        except (DataError, OSError) as error:
+            name = self.source.name_of(int(index))
+            reason = str(error).removeprefix(f"{name}: ").rstrip(".")
+            if self.skipping:
+                return self.skipping.image, self.skipping.label, (name, reason)
+            raise DataError(
+                f"Cannot read {name} (index {index}, position {position}, batch "
+                f"{position // self.batch_size}): {reason}. Repair or remove it and start again, or "
+                "leave it out with --config.data.on_error=skip."
+            ) from error
+
+    def _allocate(self, number: int, part: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Where the images of a chunk go, uint8 [rows, *shape]."""
+        rows = len(self.parts[part])
+        if self.buffers is None:
+            return np.empty((rows, *shape), np.uint8)
+        first = sum(len(others) for others in self.parts[:part])
+        return self.buffers.of(number, shape)[first : first + rows]
+
+
+def num_distinct_rows(batch_size: int, copies: int) -> int:
+    """How many different examples make a batch in which each stands up to `copies` times.
+
+    Row i holds the example that row i modulo this number holds, so that copies lie far apart. No
+    row has the example of its neighbour, the first and the last being neighbours too: mixup mixes
+    neighbours. For that, some batches have fewer copies than they could.
+    """
+    least = -(-batch_size // copies)
+    candidates = range(least, batch_size)
+    return next((number for number in candidates if (batch_size - 1) % number), batch_size)

@@ -1,0 +1,267 @@
+"""From examples to batches on the devices.
+
+The position in the data is the step: row i of batch s is position s·B + i of the order, on any
+number of processes, threads and workers. So there is no iterator state to save, and a run resumes
+anywhere at no cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grain
+import jax
+import numpy as np
+from absl import flags
+
+from vit_jax.data.loading.chunks import Buffers, Chunks, Skipping, num_distinct_rows
+from vit_jax.data.loading.order import Order
+from vit_jax.data.sources.examples import Source
+from vit_jax.devices.distributed import processes_on_host
+from vit_jax.errors import ConfigError, DataError
+
+# image uint8 [R, H, W, C]; label int32 [R], or targets float32 [R, K]; index int32, mask bool [R]
+Batch = dict[str, np.ndarray]
+
+_ENDLESS = 1 << 40  # Batches of a training run without `stop`.
+PREFETCHED_BATCHES = 2
+_MAX_CHUNK_ROWS = 32  # Amortises what an element costs in Grain, some 50 µs.
+_CORES_PER_WORKER = 8  # That threads of one process keep busy, under one interpreter lock.
+
+
+def local_rows(sharding: jax.sharding.Sharding, batch_size: int) -> np.ndarray:
+    """The rows of a global batch that this process's devices hold: int64, sorted, each once.
+
+    Raises:
+        ConfigError: the devices cannot share `batch_size` rows equally.
+    """
+    try:
+        slices = sharding.addressable_devices_indices_map((batch_size,)).values()
+    except ValueError as error:
+        raise ConfigError(
+            f"config.batch_size={batch_size} cannot be split equally over the mesh: {error}"
+        ) from error
+    rows = np.arange(batch_size)
+    return np.unique(np.concatenate([rows[index] for (index,) in slices]))
+
+
+def host_batches(
+    source: Source,
+    transform: Callable[..., np.ndarray],
+    rows: np.ndarray,
+    *,
+    batch_size: int,
+    seed: int | None,
+    block: int = 1,
+    copies: int = 1,
+    start: int = 0,
+    stop: int | None = None,
+    skipping: Skipping | None = None,
+    num_threads: int = 0,
+    num_workers: int = 0,
+) -> Iterator[Batch]:
+    """Loads the rows `rows` [R] of the global batches `start`, `start` + 1, … in the background.
+
+    Arguments and errors as in `batches`. Yields image uint8 [R, H, W, C], label int32 [R] or float32
+    [R, K], index int32 [R] and mask bool [R], in the order of `rows`.
+    """
+    if stop is None:
+        stop = _ENDLESS if seed is not None else -(-len(source) // batch_size)
+    num_workers = default_workers() if num_workers < 0 else num_workers
+    num_processes = max(1, num_workers)
+    num_threads = num_threads or max(2, num_cores() // num_processes)
+    num_parts = max(-(-len(rows) // _MAX_CHUNK_ROWS), min(num_threads * num_processes, len(rows)))
+    buffers = None if num_workers else Buffers(len(rows))
+    chunks = Chunks(
+        source,
+        transform,
+        Order(len(source), seed, block),
+        batch_size,
+        num_distinct_rows(batch_size, copies),
+        tuple(np.array_split(rows, num_parts)),
+        start,
+        max(start, stop),
+        skipping,
+        buffers,
+    )
+    buffered = max(PREFETCHED_BATCHES * num_parts // num_processes, num_threads)
+    dataset = grain.MapDataset.source(chunks).to_iter_dataset(
+        grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=buffered)
+    )
+    if num_workers:
+        if not flags.FLAGS.is_parsed():  # Grain's workers ask, even outside an absl program.
+            flags.FLAGS.mark_as_parsed()
+        dataset = dataset.mp_prefetch(
+            grain.MultiprocessingOptions(num_workers=num_workers), worker_init_fn=_start_worker
+        )
+    return _gather(iter(dataset), num_parts, skipping, buffers)
+
+
+def num_cores() -> int:
+    """The cores that this process may use, where the system says (Slurm, taskset).
+
+    Else its share of the host's, for the processes of one run; all of them have to ask.
+    """
+    sharing = processes_on_host()  # Before anything that may differ by host: all must come here.
+    present = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present
+    return allowed if allowed < present else max(1, present // sharing)
+
+
+def default_workers() -> int:
+    """Worker processes for this many cores: none for a few, for threads suffice and start at once."""
+    cores = num_cores()
+    return cores // _CORES_PER_WORKER if cores > 2 * _CORES_PER_WORKER else 0
+
+
+def _start_worker(index: int, count: int) -> None:
+    """Makes a worker process live just as long as the one that it loads for."""
+    del index, count
+    # A terminal and Slurm signal all processes; the run still needs batches to stop in order.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+    def watch() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _gather(
+    chunks: Iterator[dict[str, Any] | DataError],
+    num_parts: int,
+    skipping: Skipping | None,
+    buffers: Buffers | None,
+) -> Iterator[Batch]:
+    """Joins each `num_parts` chunks to a batch; closing the generator stops the threads."""
+    try:
+        for number in itertools.count():
+            parts = list(itertools.islice(chunks, num_parts))
+            if not parts:
+                return
+            if failure := next((part for part in parts if isinstance(part, DataError)), None):
+                raise failure
+            if skipping:
+                skipping.report([one for part in parts for one in part["unread"]])
+            yield _join(parts, None if buffers is None else buffers.take(number))
+    except RuntimeError as error:
+        if "Worker process" not in str(error):
+            raise
+        raise DataError(
+            "A worker process that loads data died, for want of memory perhaps: set fewer "
+            f"--config.data.num_workers. Grain says: {error}"
+        ) from error
+    except FileNotFoundError as error:  # Worker processes map the list of files anew.
+        raise DataError(
+            f"{error.filename} has been removed since the run began, and a worker process needs it: "
+            "leave config.data.index_dir alone, and start again."
+        ) from error
+    finally:
+        chunks.close()
+        if buffers is None:
+            gc.collect()  # Grain's cycles hold shared memory, of which Python would warn at the end.
+
+
+def _join(parts: list[dict[str, Any]], images: np.ndarray | None) -> Batch:
+    """One batch of its parts; `images` is where theirs lie already, if anywhere."""
+    keys = ("label", "index", "mask") if images is not None else ("image", "label", "index", "mask")
+    # From worker processes always a copy: theirs is shared memory, which they take back.
+    batch = {key: np.concatenate([np.asarray(part[key]) for part in parts]) for key in keys}
+    parts.clear()
+    return batch if images is None else {**batch, "image": images}
+
+
+def to_global(
+    batch: Batch, rows: np.ndarray, sharding: jax.sharding.Sharding, batch_size: int
+) -> dict[str, jax.Array]:
+    """Starts the transfer of this process's rows, as its part of arrays [batch_size, ...]."""
+
+    def put(values: np.ndarray) -> jax.Array:
+        def shard(index: tuple[slice, ...]) -> np.ndarray:
+            start, stop, _ = index[0].indices(batch_size)
+            first = np.searchsorted(rows, start)
+            return values[first : first + stop - start]
+
+        return jax.make_array_from_callback((batch_size, *values.shape[1:]), sharding, shard)
+
+    with jax.transfer_guard_host_to_device("allow"):  # This one is meant.
+        return {key: put(values) for key, values in batch.items()}
+
+
+def batches(
+    source: Source,
+    transform: Callable[..., np.ndarray],
+    *,
+    batch_size: int,
+    sharding: jax.sharding.Sharding,
+    seed: int | None,
+    block: int = 1,
+    copies: int = 1,
+    start: int = 0,
+    stop: int | None = None,
+    skipping: Skipping | None = None,
+    num_threads: int = 0,
+    num_workers: int = 0,
+) -> Iterator[dict[str, jax.Array]]:
+    """Yields global batches, on the devices, the same for every layout of processes and threads.
+
+    Args:
+        source: the examples.
+        transform: of (image, Generator) with a seed, of (image) without; picklable.
+        batch_size: B, rows of the global batch.
+        sharding: of the rows over the devices; each process loads the rows that its devices hold.
+        seed: of order and augmentation. None: every example once, in the source's order, the last
+            batch filled up with rows whose mask is False.
+        block: how many neighbours in the source stay together when the order is shuffled; 1: none.
+        copies: of each example in a batch, each transformed with random numbers of its own.
+        start: the first batch, that is, the number of completed updates.
+        stop: the batch to stop before; None: never with a seed, after ceil(n / B) without.
+        skipping: what stands for examples that cannot be read; None: they are errors.
+        num_threads: that load and transform, in each worker process if there are any; 0: the
+            machine's cores.
+        num_workers: worker processes besides; 0: threads of this process only; -1: by the number
+            of cores.
+
+    Returns:
+        A generator of dictionaries of arrays: image uint8 [B, H, W, C], label int32 [B] or float32
+        [B, K], index int32 [B] (of the example in the source) and mask bool [B]. At most two batches,
+        or a chunk of up to 32 rows for each thread, are held ready. Close it to stop the threads.
+
+    Raises:
+        ConfigError: `batch_size` does not divide over the devices.
+        DataError: at `next`: an example cannot be read, and such are not skipped; the message names
+            it, its position and the reason. Or a worker process died.
+    """
+    rows = local_rows(sharding, batch_size)
+    loaded = host_batches(
+        source,
+        transform,
+        rows,
+        batch_size=batch_size,
+        seed=seed,
+        block=block,
+        copies=copies,
+        start=start,
+        stop=stop,
+        skipping=skipping,
+        num_threads=num_threads,
+        num_workers=num_workers,
+    )
+    return _transferred(loaded, rows, sharding, batch_size)
+
+
+def _transferred(
+    loaded: Iterator[Batch], rows: np.ndarray, sharding: jax.sharding.Sharding, batch_size: int
+) -> Iterator[dict[str, jax.Array]]:
+    with contextlib.closing(loaded):
+        for batch in loaded:
+            yield to_global(batch, rows, sharding, batch_size)

@@ -1,0 +1,134 @@
+"""The source `folder:DIR`: one folder of image files per class."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Sequence
+
+import ml_collections
+import numpy as np
+
+from vit_jax import storage
+from vit_jax.data.sources.examples import Source
+from vit_jax.data.sources.listing import (
+    IMAGE_EXTENSIONS,
+    Listing,
+    folders_in,
+    images_below,
+    list_classes,
+)
+from vit_jax.data.sources.names import ImageFiles
+from vit_jax.data.sources.splits import (
+    EVALUATION_SPLITS,
+    Shape,
+    Splits,
+    check_known_classes,
+    held_out,
+    with_synonyms,
+)
+from vit_jax.data.sources.views import Subset
+from vit_jax.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+_LAYOUT = (
+    "expected DIR/train/CLASS/*.jpg with DIR/val/CLASS/*.jpg (or validation, or test), or only "
+    "DIR/CLASS/*.jpg, of which config.data.held_out_fraction is held out for evaluation"
+)
+
+
+def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+    """Lists the splits below the folder `place`; the training split's classes serve them all.
+
+    "validation", "val" and "test" stand for one another where the exact one is absent. Without any
+    of them, `held_out_fraction` of the training images is held out.
+
+    Args:
+        place: a path, or a URL that fsspec knows.
+        data: `config.data`; `index_dir` is where lists of files are kept.
+        shape: not needed.
+
+    Raises:
+        DataError: no such folder, or not one of the two layouts; the message describes them.
+    """
+    del shape
+    root = os.path.expanduser(place)
+    there = place and storage.probe(root, f"config.data.source=folder:{place}")
+    if not there or not storage.is_folder(root):
+        raise DataError(f"config.data.source=folder:{place}: no such folder; {_LAYOUT}.")
+    names = folders_in(root)
+    evaluation = [name for name in EVALUATION_SPLITS if name in names]
+    if not evaluation:
+        prefix = "train/" if "train" in names else ""
+        return _held_out(root, prefix, data)
+    # A trained model may be evaluated without its training images: then the split's own classes.
+    reference = "train" if "train" in names else evaluation[0]
+
+    def open_split(name: str) -> ImageFiles:
+        if name == reference:
+            return _files(root, _list(root, f"{name}/", data.index_dir))
+        classes = _find_classes(root, f"{reference}/")
+        listing = _list(root, f"{name}/", data.index_dir, least=1)
+        check_known_classes(
+            listing.class_names,
+            classes,
+            storage.join(root, name),
+            storage.join(root, reference),
+        )
+        return _files(root, listing, classes)
+
+    return with_synonyms({name: functools.partial(open_split, name) for name in names})
+
+
+def _held_out(root: str, prefix: str, data: ml_collections.ConfigDict) -> Splits:
+    """Splits the images below `root`/`prefix` by a hash of their names below that folder."""
+
+    def open_split(evaluation: bool) -> Source:
+        listing = _list(root, prefix, data.index_dir)
+        chosen = held_out(listing.hashes, data.held_out_fraction)
+        if evaluation:
+            logger.info(
+                "%s has no split for evaluation: %d of its %d images are held out for it.",
+                *(storage.join(root, prefix), chosen.sum(), len(chosen)),
+            )
+        return Subset(_files(root, listing), np.flatnonzero(chosen == evaluation))
+
+    train = {"train": functools.partial(open_split, False)}
+    evaluation = functools.partial(open_split, True)
+    return with_synonyms(train | ({"validation": evaluation} if data.held_out_fraction else {}))
+
+
+def _files(root: str, listing: Listing, classes: Sequence[str] | None = None) -> ImageFiles:
+    """The source of the files listed, labelled by `classes`, or else by the listing's own."""
+    if classes is None:
+        return ImageFiles(root, listing.files, listing.labels, tuple(listing.class_names))
+    places = {label: place for place, label in enumerate(classes)}
+    relabelled = np.array([places[label] for label in listing.class_names], np.int32)
+    return ImageFiles(root, listing.files, relabelled[listing.labels], tuple(classes))
+
+
+def _list(root: str, prefix: str, index_dir: str, least: int = 2) -> Listing:
+    """The images in the class folders in `root`/`prefix`; DataError if fewer than `least` have any."""
+    listing = list_classes(root, prefix, index_dir)
+    _check_classes(storage.join(root, prefix), listing.class_names, least)
+    return listing
+
+
+def _find_classes(root: str, prefix: str) -> list[str]:
+    """The class folders in `root`/`prefix` that hold images, without listing all of these."""
+    where = storage.join(root, prefix)
+    folders = folders_in(where)
+    classes = [name for name in folders if any(images_below(root, f"{prefix}{name}"))]
+    _check_classes(where, classes, least=2)
+    return classes
+
+
+def _check_classes(where: str, classes: Sequence[str], least: int) -> None:
+    if len(classes) < least:
+        raise DataError(
+            f"{where}: need at least {least} class folders with images, found "
+            f"{', '.join(classes) or 'none'}; {_LAYOUT}. "
+            f"Image files end in {', '.join(IMAGE_EXTENSIONS)}."
+        )

@@ -1,0 +1,321 @@
+"""The source `manifest:FILE`: image files and their labels in a table, CSV or JSON lines.
+
+    path      relative to the manifest, or absolute, or a URL
+    label     the class, by name or by number
+    labels    instead of it: any number of classes; in CSV joined by ";", in JSON a list
+    split     optional: train, validation, val or test; without it a fraction is held out
+
+Other columns are ignored.
+"""
+
+from __future__ import annotations
+
+import array
+import csv
+import dataclasses
+import functools
+import io
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TextIO
+
+import ml_collections
+import numpy as np
+
+from vit_jax import storage
+from vit_jax.data.sources.examples import LabelSets, Source
+from vit_jax.data.sources.listing import natural_order
+from vit_jax.data.sources.names import ImageFiles, Names
+from vit_jax.data.sources.splits import (
+    EVALUATION_SPLITS,
+    Shape,
+    Splits,
+    abbreviate,
+    held_out,
+    uniform_hash,
+    with_synonyms,
+)
+from vit_jax.data.sources.views import Subset
+from vit_jax.errors import ConfigError, DataError
+
+logger = logging.getLogger(__name__)
+
+_SPLITS = ("train", *EVALUATION_SPLITS)
+_MOST_CLASSES = 1 << 20  # A number beyond it is an identifier rather than a class's number.
+
+
+class Row(NamedTuple):
+    """An image in a manifest."""
+
+    line: int
+    path: str
+    labels: Sequence[str]
+    split: str | None
+    single: bool  # whether the column is `label`
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A manifest as arrays, in the order of its paths' hashes, so that any slice is a fair sample."""
+
+    file: str
+    paths: Names  # [N]
+    hashes: np.ndarray  # float64 [N], `uniform_hash` of the paths
+    lines: np.ndarray  # int64 [N]
+    splits: np.ndarray  # int8 [N], places in `_SPLITS`; -1: there is no such column
+    labels: LabelSets  # [N], places in `words`
+    words: tuple[str, ...]  # the labels as they are written
+    single: bool  # whether the column is `label`
+
+
+def manifest(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+    """The splits of the manifest `place`, a path or URL; the training split's classes serve them all.
+
+    Labels that are whole numbers, all of them, are classes' numbers, below the model's number of
+    classes if that is known. Others are names, and the classes are in natural order.
+
+    Raises:
+        ConfigError: the file is neither .csv nor .jsonl.
+        DataError: it cannot be read or understood; the message names the line.
+    """
+    key = f"config.data.source=manifest:{place}"
+    suffix = os.path.splitext(place)[1].lower()
+    if suffix not in _READERS:
+        raise ConfigError(f"{key}: expected a file that ends in {' or '.join(_READERS)}.")
+    file = os.path.expanduser(place)
+    if not storage.probe(file, key) or storage.is_folder(file):
+        raise DataError(f"{key}: no such file.")
+    table = _read_table(file, storage.version_of(file))
+    members = _members(table, data.held_out_fraction)
+    reference = members.get("train", np.arange(len(table.paths)))
+    classes, numbers = _classes(table, reference, shape.num_classes)
+    least = 2 if table.single else 1
+    if "train" in members and len(classes) < least:
+        raise DataError(
+            f"{file}: for training, need images of at least {least} classes, found only "
+            f"{', '.join(classes) or 'none'}."
+        )
+    labels: np.ndarray | LabelSets = numbers[table.labels.classes]
+    if not table.single:
+        labels = LabelSets(labels, table.labels.ends, len(classes))
+    images = ImageFiles(os.path.dirname(file), table.paths, labels, classes)
+
+    def open_split(name: str) -> Source:
+        _check_classes(table, members[name], classes, numbers)
+        return Subset(images, members[name])
+
+    return with_synonyms({name: functools.partial(open_split, name) for name in members})
+
+
+def _members(table: Table, fraction: float) -> dict[str, np.ndarray]:
+    """The places of each split's images in the table."""
+    if table.splits[0] >= 0:
+        return {
+            _SPLITS[number]: np.flatnonzero(table.splits == number)
+            for number in np.unique(table.splits)
+        }
+    chosen = held_out(table.hashes, fraction)
+    members = {"train": np.flatnonzero(~chosen), "validation": np.flatnonzero(chosen)}
+    if not fraction:
+        return {"train": members["train"]}
+    logger.info(
+        "%s has no column split: %d of its %d images are held out for evaluation.",
+        *(table.file, len(members["validation"]), len(chosen)),
+    )
+    return members
+
+
+# ------------------------------------------------------------------------------------- classes
+
+
+def _classes(
+    table: Table, reference: np.ndarray, num_classes: int
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """The classes of the images at `reference`, and the class of each word, -1 for none of them."""
+    known = np.unique(table.labels.take(reference).classes)
+    if not all(re.fullmatch(r"0|-?[1-9]\d*", word) for word in table.words):
+        classes = tuple(sorted((table.words[word] for word in known), key=natural_order))
+        places = {name: place for place, name in enumerate(classes)}
+        return classes, np.array([places.get(word, -1) for word in table.words], np.int32)
+    # Of a number without end, its first digits say enough.
+    values = np.array([min(int(word[:20]), _MOST_CLASSES) for word in table.words])
+    if bad := [word for word, value in enumerate(values) if not 0 <= value < _MOST_CLASSES]:
+        raise DataError(
+            f"{_where(table, bad[0])}: label {table.words[bad[0]]} is no class number: all labels are "
+            f"numbers here, so they must lie between 0 and {_MOST_CLASSES:,}. Name the classes by text."
+        )
+    count = num_classes or int(values[known].max(initial=-1)) + 1
+    numbers = np.where(values < count, values, -1).astype(np.int32)
+    return tuple(map(str, range(count))), numbers
+
+
+def _check_classes(
+    table: Table, members: np.ndarray, classes: tuple[str, ...], numbers: np.ndarray
+) -> None:
+    """Raises DataError if an image of a split has a class that the training split lacks."""
+    words = np.unique(table.labels.take(members).classes)
+    if len(unknown := words[numbers[words] < 0]):
+        raise DataError(
+            f"{_where(table, unknown[0])}: the class {table.words[unknown[0]]!r} is none of the "
+            f"{len(classes):,} classes of the training split: {abbreviate(classes)}."
+        )
+
+
+def _where(table: Table, word: int) -> str:
+    """The file and the first line with a word."""
+    places = np.flatnonzero(table.labels.classes == word)
+    rows = np.searchsorted(table.labels.ends, places, side="right")
+    return f"{table.file}:{table.lines[rows].min()}"
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+@functools.lru_cache(maxsize=1)  # A run opens two splits of it.
+def _read_table(file: str, version: storage.Version) -> Table:
+    del version  # Only tells one content from another.
+    words: dict[str, int] = {}
+    labels, ends, lines = array.array("i"), array.array("q"), array.array("q")
+    hashes, splits, single = array.array("d"), array.array("b"), array.array("b")
+
+    def paths() -> Iterator[str]:
+        for row in _read_rows(file):
+            labels.extend(words.setdefault(label, len(words)) for label in row.labels)
+            ends.append(len(labels))
+            lines.append(row.line)
+            hashes.append(uniform_hash(row.path))
+            splits.append(-1 if row.split is None else _SPLITS.index(row.split))
+            single.append(row.single)
+            yield row.path
+
+    names = Names.of(paths())
+    if not names:
+        raise DataError(f"{file} lists no images.")
+    order = np.argsort(np.array(hashes), kind="stable")
+    sets = LabelSets(np.array(labels, np.int32), np.array(ends, np.int64), len(words))
+    table = Table(
+        file,
+        names.take(order),
+        np.array(hashes)[order],
+        np.array(lines, np.int64)[order],
+        np.array(splits, np.int8)[order],
+        sets.take(order),
+        tuple(words),
+        all(single),
+    )
+    _check_unique(table)
+    return table
+
+
+def _check_unique(table: Table) -> None:
+    for place in np.flatnonzero(np.diff(table.hashes) == 0):
+        path = table.paths[place]
+        if path == table.paths[place + 1]:
+            first, second = table.lines[place : place + 2]
+            raise DataError(
+                f"{table.file}:{second}: {path} is on line {first} already: give each image one line."
+            )
+
+
+def _read_rows(file: str) -> Iterator[Row]:
+    try:
+        content = storage.read(file)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror or error}).") from error
+    reader = _READERS[os.path.splitext(file)[1].lower()]
+    expected: dict[str, bool] = {}  # Which of the columns there are.
+    try:
+        with io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="") as text:
+            for line, cells in reader(text, file):
+                where = f"{file}:{line}"
+                expected = expected or _columns(cells, where)
+                yield _row(line, cells, expected, where)
+    except UnicodeDecodeError:
+        try:
+            content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            raise DataError(f"{file}:{line}: this is no UTF-8 text; save it as UTF-8.") from None
+
+
+def _columns(cells: dict[str, Any], where: str) -> dict[str, bool]:
+    found = {name: name in cells for name in ("path", "label", "labels", "split")}
+    if not found["path"] or found["label"] == found["labels"]:
+        raise DataError(
+            f"{where}: expected path, and either label or labels, and perhaps split; there are "
+            f"{', '.join(map(str, cells)) or 'none'}."
+        )
+    return found
+
+
+def _row(line: int, cells: dict[str, Any], expected: dict[str, bool], where: str) -> Row:
+    for name, there in expected.items():
+        if (name in cells) != there:
+            raise DataError(f"{where}: {name!r} must be in every line or in none.")
+    path, split = cells["path"], cells.get("split")
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise DataError(f"{where}: path is {path!r}, expected the name of a file.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # JSON can spell halves of characters.
+        raise DataError(f"{where}: path is {path!r}, which is no text.") from None
+    if expected["split"] and split not in _SPLITS:
+        raise DataError(f"{where}: split is {split!r}, expected one of {', '.join(_SPLITS)}.")
+    if expected["label"]:
+        return Row(line, path, (_word(cells["label"], where),), split, True)
+    if not isinstance(cells["labels"], list):
+        raise DataError(f"{where}: labels is {cells['labels']!r}, expected a list.")
+    labels = dict.fromkeys(_word(label, where) for label in cells["labels"])
+    return Row(line, path, tuple(labels), split, False)
+
+
+def _word(label: Any, where: str) -> str:
+    if isinstance(label, int) and not isinstance(label, bool):
+        return str(label)
+    if not isinstance(label, str) or not label.strip():
+        raise DataError(f"{where}: label is {label!r}, expected a class's name or number.")
+    return label.strip()
+
+
+def _read_csv(text: TextIO, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.reader(text, strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        for row in reader:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise DataError(
+                    f"{file}:{reader.line_num}: {len(row)} fields, but the first line has "
+                    f"{len(header)}; a field with a comma in it must be in quotes."
+                )
+            cells: dict[str, Any] = dict(zip(header, row, strict=True))
+            if "labels" in cells:
+                cells["labels"] = [label for label in cells["labels"].split(";") if label.strip()]
+            yield reader.line_num, cells
+    except csv.Error as error:
+        raise DataError(f"{file}:{reader.line_num}: cannot be read as CSV ({error}).") from error
+
+
+def _read_jsonl(text: TextIO, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, content in enumerate(text, start=1):
+        if not content.strip():
+            continue
+        try:
+            cells = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{file}:{line}: cannot be read as JSON ({error}).") from error
+        if not isinstance(cells, dict):
+            raise DataError(
+                f'{file}:{line}: expected an object, {{"path": "1.jpg", "label": "cat"}} say.'
+            )
+        yield line, cells
+
+
+_READERS: dict[str, Callable[[TextIO, str], Iterator[tuple[int, dict[str, Any]]]]] = {
+    ".csv": _read_csv,
+    ".jsonl": _read_jsonl,
+}

@@ -1,0 +1,93 @@
+"""Where examples come from: random access to one split of a dataset.
+
+`config.data.source` names a kind and, after a colon, its place:
+
+    digits                    scikit-learn's 8×8 digits, inside its package: nothing to download
+    idx:DIR                   MNIST and Fashion-MNIST in their original files
+    folder:DIR                one folder per class, optionally under DIR/train and DIR/val
+    manifest:FILE             a table of image files and labels, .csv or .jsonl
+    tfds:NAME[:CONFIG]        a TensorFlow Datasets dataset, in ArrayRecord or TFRecord files
+    tar:PATTERN               images in tar files, labelled as in WebDataset or by their folders
+    fake                      deterministic patterns, to test and to measure
+
+A new kind is one function `(place, data, shape) -> Splits` and one line in `_KINDS`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+import ml_collections
+
+from vit_jax.data.sources import arrays, folder, manifest, tar, tfds
+from vit_jax.data.sources.examples import Source
+from vit_jax.data.sources.exclusions import leave_out
+from vit_jax.data.sources.splits import Shape, cap, open_split, select_classes
+from vit_jax.errors import ConfigError
+
+_KINDS = {
+    "digits": arrays.digits,
+    "idx": arrays.idx,
+    "folder": folder.folder,
+    "manifest": manifest.manifest,
+    "tfds": tfds.tfds,
+    "tar": tar.tar,
+    "fake": arrays.fake,
+}
+
+
+def open_source(
+    data: ml_collections.ConfigDict,
+    split: str,
+    *,
+    image_size: tuple[int, int],
+    channels: int,
+    num_classes: int,
+    training: bool = False,
+) -> Source:
+    """Opens one split of `data.source`, without the examples that the config leaves out.
+
+    Args:
+        data: `config.data`.
+        split: a split or part of it in TFDS's grammar: "train", "train[:98%]", "train[-10%:]",
+            "train[:800]+test[100:200]". Empty, unless for training: the source's own evaluation
+            split.
+        image_size: (height, width) of `fake` images; other sources ignore it.
+        channels: of `fake` images; other sources ignore it.
+        num_classes: of `fake` images, and of data that does not say how many it has; 0: unknown.
+        training: whether it is for training, which `data.exclude` and `data.max_train_examples` are
+            for; else `data.max_eval_examples` counts.
+
+    Raises:
+        ConfigError: `data.source` or `split` is malformed.
+        DataError: the data is missing or malformed.
+    """
+    kind, _, place = data.source.partition(":")
+    if training and not split:
+        raise ConfigError("config.data.train_split is empty: name a split, such as train.")
+    if not data.source:
+        raise ConfigError(
+            "config.data.source is empty: this preset's dataset has no public copy; name yours "
+            "with --config.data.source=folder:DIR (or tfds:NAME, tar:PATTERN)."
+        )
+    if kind not in _KINDS:
+        nearest = difflib.get_close_matches(kind, _KINDS, n=1) or ["folder"]
+        raise ConfigError(
+            f"config.data.source={data.source!r}: unknown kind {kind!r}; did you mean "
+            f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, manifest:FILE, "
+            "tfds:NAME[:CONFIG], tar:PATTERN, fake."
+        )
+    splits = _KINDS[kind](place, data, Shape(tuple(image_size), channels, num_classes))
+    if data.classes:
+        splits = {name: _selecting(open_, data) for name, open_ in splits.items()}
+    source = open_split(splits, split, data.source)
+    if training and data.exclude:
+        source = leave_out(source, data.exclude)
+    return cap(source, data.max_train_examples if training else data.max_eval_examples)
+
+
+def _selecting(
+    open_split: Callable[[], Source], data: ml_collections.ConfigDict
+) -> Callable[[], Source]:
+    return lambda: select_classes(open_split(), tuple(data.classes), data.source)

@@ -1,0 +1,123 @@
+"""Which tar shards a pattern stands for, and to which split each belongs."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+
+from vit_jax import storage
+from vit_jax.data.sources.listing import natural_order
+from vit_jax.data.sources.splits import EVALUATION_SPLITS
+from vit_jax.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_SPLIT = re.compile(rf"(?<![a-z])(train|{'|'.join(EVALUATION_SPLITS)})(?![a-z])", re.IGNORECASE)
+_GLOB = re.compile(r"[*?\[]")
+_MAX_PATHS = 1_000_000
+_SUFFIX = ".tar"
+_COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")  # To say what is wrong.
+_KEY = "config.data.source"
+
+
+def find_shards(pattern: str) -> tuple[str, dict[str, list[str]]]:
+    """The shards that a pattern stands for, by split and in natural order.
+
+    The split is the word `train`, `validation`, `val` or `test` in a shard's name, or in that of
+    its folder below the first that all have in common: `train/0.tar`, `imagenet-train-000.tar`.
+    Without such words, all shards are `train`.
+
+    Args:
+        pattern: local or a URL: a folder, in which and in whose folders *.tar files are searched; a
+            path; a glob; or several, as "{000..146}" and "{a,b}" in it say.
+
+    Returns:
+        The folder that all lie in, at some depth, and the paths of each split.
+
+    Raises:
+        DataError: nothing is there.
+    """
+    pattern = pattern if storage.is_remote(pattern) else os.path.expanduser(pattern)
+    if pattern and storage.probe(pattern, _KEY):
+        is_folder = storage.is_folder(pattern)
+        root = pattern.rstrip("/") if is_folder else pattern.rpartition("/")[0]
+        paths = _search(root, (_SUFFIX,)) or _search(root, _COMPRESSED) if is_folder else [pattern]
+    else:
+        expanded = [_match(path) for path in expand_braces(pattern)]
+        paths = list(itertools.chain.from_iterable(expanded))
+        root = _common_folder(paths)
+    if not any(paths):
+        raise DataError(
+            f"{_KEY}: {pattern!r} stands for no file; expected a folder with *.tar files, a glob, "
+            "or numbers such as imagenet-train-{000000..000146}.tar."
+        )
+    return root, _by_split(sorted(set(paths), key=natural_order), root)
+
+
+def _search(folder: str, suffixes: tuple[str, ...], depth: int = 1) -> list[str]:
+    """The files in a folder, and in the folders in it, whose names end so."""
+    found = []
+    for name, is_folder in storage.list_folder(folder):
+        path = storage.join(folder, name)
+        if name.startswith("."):
+            continue
+        if is_folder and depth:
+            found += _search(path, suffixes, depth - 1)
+        elif name.lower().endswith(suffixes):
+            found.append(path)
+    return found
+
+
+def _match(pattern: str) -> list[str]:
+    return storage.glob(pattern) if _GLOB.search(pattern) else [pattern]
+
+
+def _common_folder(paths: list[str]) -> str:
+    """The deepest folder that all paths lie in."""
+    folders = [path.split("/")[:-1] for path in paths]
+    same = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
+    return "/".join(level[0] for level in same)
+
+
+def _by_split(paths: list[str], root: str) -> dict[str, list[str]]:
+    splits: dict[str, list[str]] = {}
+    for path in paths:
+        words = _SPLIT.findall(path.removeprefix(root))
+        splits.setdefault(words[0].lower() if words else "", []).append(path)
+    unnamed = splits.pop("", [])
+    if not splits:
+        return {"train": unnamed}
+    if unnamed:
+        logger.warning(
+            "%d shards are left out: no split is in their names, as in those of others; the first "
+            "is %s.",
+            len(unnamed),
+            unnamed[0],
+        )
+    return splits
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """The texts that "{000..146}", with leading zeros, and "{a,b}" stand for, as in a shell.
+
+    Raises DataError if a range is none, or too long.
+    """
+    braces = _BRACES.search(pattern)
+    if not braces:
+        return [pattern]
+    numbers = _RANGE.fullmatch(braces[1])
+    values = _range(*numbers.groups(), pattern) if numbers else braces[1].split(",")
+    before, after = pattern[: braces.start()], pattern[braces.end() :]
+    return [text for value in values for text in expand_braces(f"{before}{value}{after}")]
+
+
+def _range(first: str, last: str, pattern: str) -> list[str]:
+    """The numbers from `first` to `last`, as wide as `first` if that begins with a zero."""
+    if not 0 <= int(last) - int(first) < _MAX_PATHS:
+        raise DataError(f"{_KEY}: {pattern!r}: {first}..{last} is no range from low to high.")
+    width = len(first) if first.startswith("0") else 0
+    return [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]

@@ -1,0 +1,77 @@
+"""TFRecord files: a record is 8 bytes of length, 4 of checksum, the data, 4 of the data's checksum.
+
+The length's checksum is verified. The data's is not, which would need compiled code: damaged data
+is met where it is decoded.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from vit_jax.data.sources.record_index import Arrays, Forward, places
+from vit_jax.errors import DataError
+
+_HEADER, _FOOTER = 12, 4
+_GZIP = b"\x1f\x8b"
+
+
+def scan(file: Forward) -> Arrays:
+    """Where each record lies, with its header and footer.
+
+    Raises:
+        DataError: the file is no TFRecord file, damaged or cut short; with the byte.
+    """
+    starts, stops, position = [], [], 0
+    while position < file.size:
+        file.require(position, position + _HEADER, "the record's header")
+        header = file.read(position, position + _HEADER)
+        length = _length(header)
+        if length is None:
+            raise DataError(f"{file.path}: {_damage(header, position)}")
+        stop = position + _HEADER + length + _FOOTER
+        file.require(position, stop, "the record")
+        starts.append(position)
+        stops.append(stop)
+        position = stop
+    return places(starts, stops, file.path)
+
+
+def _damage(header: bytes, position: int) -> str:
+    if position:
+        return f"the record at byte {position:,} is damaged (its length's checksum is wrong)."
+    if header.startswith(_GZIP):
+        return "compressed TFRecord files cannot be read at random; write them uncompressed."
+    return f"this is no TFRecord file; it begins with {header!r}."
+
+
+def data_of(record: bytes) -> bytes:
+    """The data of a record that `scan` found; raises DataError if it is none."""
+    if _length(record[:_HEADER]) != len(record) - _HEADER - _FOOTER:
+        raise DataError("there is no such record")
+    return record[_HEADER:-_FOOTER]
+
+
+def _length(header: bytes) -> int | None:
+    """The length that a header of 12 bytes says; None if its checksum is wrong."""
+    length, checksum = struct.unpack("<QI", header)
+    return length if checksum == masked_crc32c(header[:8]) else None
+
+
+def _crc_table() -> tuple[int, ...]:
+    """CRC-32C of each single byte, by the reversed polynomial 0x82F63B78."""
+    values = list(range(256))
+    for _ in range(8):
+        values = [value >> 1 ^ (0x82F63B78 if value & 1 else 0) for value in values]
+    return tuple(values)
+
+
+_CRC_TABLE = _crc_table()
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum of TFRecord files: CRC-32C, rotated right by 15 bits, plus a constant."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

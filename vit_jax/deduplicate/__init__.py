@@ -1,0 +1,1 @@
+"""Finding training images that are in a test set."""

@@ -1,0 +1,1 @@
+"""Devices: meshes, shardings, processes, and what the hardware can do."""

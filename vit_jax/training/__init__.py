@@ -1,0 +1,1 @@
+"""What a run is made of, besides its model, data, objective and optimiser."""

@@ -1,0 +1,163 @@
+"""A run's directory: whether it can be written, and whether what it holds is the same run."""
+
+import json
+import logging
+import os
+import uuid
+from importlib import metadata
+
+import jax
+import numpy as np
+from etils import epath
+from ml_collections import ConfigDict
+
+import vit_jax
+from vit_jax.config import default_config, flatten
+from vit_jax.devices import distributed
+from vit_jax.errors import CheckpointError
+from vit_jax.model_file import write_json
+from vit_jax.storage import is_remote
+
+logger = logging.getLogger(__name__)
+
+# A run is what these keys say; with another value it cannot be the one that was interrupted.
+IDENTITY = (
+    *("model.", "batch_size", "seed", "optimizer.name", "optimizer.freeze"),
+    *("data.source", "data.data_dir", "data.train_split", "data.classes"),
+    *("data.label", "data.held_out_fraction", "data.shuffle"),
+    *("data.exclude", "data.max_train_examples"),
+)
+IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
+    """Creates the directory if needed.
+
+    Raises CheckpointError if it cannot be written, or if processes see different ones.
+    """
+    path = epath.Path(directory)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".write_test_{uuid.uuid4().hex}"  # Of this process, whatever its host.
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise CheckpointError(
+            f"--workdir={directory} cannot be written ({error.strerror or error}): name another."
+        ) from error
+    if jax.process_count() > 1:
+        check_shared(path)
+    return path
+
+
+def check_shared(path: epath.Path) -> None:
+    """Raises CheckpointError, in every process, unless all see what process 0 writes to `path`."""
+    tokens = distributed.gather(np.random.SeedSequence().generate_state(1)[0])
+    probe = path / f".shared_test_{tokens[0]}"
+    if jax.process_index() == 0:
+        probe.write_text("")
+    distributed.gather(0)  # It is written.
+    seen = distributed.gather(probe.exists())
+    if jax.process_index() == 0:
+        probe.unlink()
+    if not all(seen):
+        raise CheckpointError(
+            f"--workdir={path} is another directory on process {seen.tolist().index(False)} than on "
+            "process 0: name one on a file system that all hosts share."
+        )
+
+
+def check_apart_from_weights(directory: str | os.PathLike[str], init: str) -> None:
+    """Raises CheckpointError if a run in `directory` would write over weights.
+
+    Args:
+      directory: the workdir, which need not exist.
+      init: `config.init`.
+    """
+    path = epath.Path(directory)
+    if init and path.exists() and path.resolve() == epath.Path(init).resolve():
+        raise CheckpointError(f"--config.init={init} is --workdir itself: name another workdir.")
+    # Exports of this package and of others have a model.json or config.json of their own.
+    weights = [] if (path / "checkpoints").exists() else sorted(path.glob("*.safetensors"))
+    if weights:
+        raise CheckpointError(
+            f"--workdir={directory} holds {weights[0].name}, a model whose description this run "
+            "would write over: name another."
+        )
+
+
+def index_directory(directory: str | os.PathLike[str]) -> str:
+    """Where indices of the data are kept unless the config says; "", nowhere, for a URL."""
+    path = os.fspath(directory)
+    return "" if is_remote(path) else os.path.join(path, "index")
+
+
+def enable_compilation_cache(directory: epath.Path) -> None:
+    """Keeps compiled programs in the workdir, unless JAX is told another place."""
+    if not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", str(directory / "compilation_cache"))
+
+
+def record_config(
+    directory: epath.Path, config: ConfigDict, num_train_examples: int, *, resuming: bool
+) -> None:
+    """Writes `config.json`, the resolved config with the data's size and the packages' versions.
+
+    When a run is resumed, differences from the config and the data it had are logged; raises
+    CheckpointError for one that would make it another run.
+    """
+    path = directory / "config.json"
+    current = as_json(config)
+    if resuming and path.exists():
+        try:
+            record = json.loads(path.read_text())
+            previous, size = dict(record["config"]), record.get("num_train_examples")
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{path} is damaged ({error!r}): remove it to resume without comparing configs."
+            ) from error
+        check_same_run(directory, previous, current)
+        if size not in (None, num_train_examples):
+            logger.warning(
+                "The data had %s training examples before this resume and has %s now: from here on "
+                "their order is another one.",
+                f"{size:,}",
+                f"{num_train_examples:,}",
+            )
+    distributed.gather(0)  # All have read the file before it changes.
+    if jax.process_index() == 0:
+        record = {"config": current, "num_train_examples": num_train_examples}
+        write_json(path, {**record, "versions": package_versions()})
+
+
+def as_json(config: ConfigDict) -> dict:
+    """The config through JSON and back, so that pairs equal the lists they are stored as."""
+    return json.loads(config.to_json_best_effort())
+
+
+def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None:
+    """Compares two configs as `record_config` describes."""
+    # A key that an older version did not know had what is now its default.
+    before = flatten(as_json(default_config())) | flatten(previous)
+    after = flatten(current)
+    refused = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if old == new:
+            continue
+        if key.startswith(IDENTITY) and key not in IDENTITY_EXCEPTIONS:
+            refused.append(f"config.{key}={old!r}, not {new!r}")
+        else:
+            logger.warning("config.%s was %r before this resume and is %r now.", key, old, new)
+    if refused:
+        raise CheckpointError(
+            f"{directory} holds a run with {'; '.join(refused)}: resume it with the config it was "
+            "started with, or choose another --workdir."
+        )
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of what the numbers depend on, and the kind of device."""
+    versions = {package: metadata.version(package) for package in PACKAGES}
+    return {"vit_jax": vit_jax.__version__, **versions, "device": jax.devices()[0].device_kind}

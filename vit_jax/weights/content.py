@@ -1,0 +1,228 @@
+"""What a weight file holds, in this package's terms, whatever its format."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from vit_jax.errors import ConfigError, WeightsError
+from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.models import registry
+from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
+from vit_jax.weights import architecture
+from vit_jax.weights.architecture import POSITION_EMBEDDING, Family, find_grid, grid_of
+from vit_jax.weights.mapping import Reading, Tensors
+from vit_jax.weights.metadata import METADATA, translating
+from vit_jax.weights.resampling import is_grid
+
+DEFAULT_IMAGE_SIZE = 224
+AVERAGED = "the pixels' mean and deviation are averages over the file's channels"
+NARROWED = ("layer_scale",)  # Tensors only show whether there is one.
+LEFT_OPEN = {"pooling": (CLASS_TOKEN_POOLING, AVERAGE_POOLING)}  # by tensors; others they show
+DIVISIBLE = 1024  # By every stem's stride, which is a power of two.
+
+
+@dataclasses.dataclass(frozen=True)
+class Hints:
+    """What the caller knows about a file; used only where the file does not say it."""
+
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    source_grid: tuple[int, int] | None = None  # of the file's position embeddings
+
+    def __post_init__(self) -> None:
+        grid = self.source_grid
+        if grid is not None and not is_grid(grid):
+            raise ConfigError(
+                f"source_grid={grid!r}: must be (rows, columns), two positive integers."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Stated:
+    """What a file, or one beside it, says besides its tensors."""
+
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    preprocessing: Preprocessing | None = None
+    class_names: tuple[str, ...] = ()
+    name: str = ""  # of the architecture
+    assumed: tuple[str, ...] = ()  # what had to be assumed to read it
+    remarks: tuple[str, ...] = ()  # what this package computes in another way
+
+    @classmethod
+    def by(cls, model_file: ModelFile) -> "Stated":
+        """The statements of a description that this package wrote."""
+        return cls(
+            model_file.options, model_file.preprocessing, model_file.class_names, model_file.name
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """Parameters read from a file, and all that the file says or implies about their model."""
+
+    path: str
+    parameters: dict[str, np.ndarray]  # by our names, "blocks/mlp/dense1/kernel"; blocks stacked
+    model_file: ModelFile  # the model that they make up; no class names: the file names none
+    file_names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # ours -> the file's
+    unknown: tuple[str, ...] = ()  # tensors of the file that have no place in the model
+    assumed: tuple[str, ...] = ()  # what neither the file nor the caller said
+    remarks: tuple[str, ...] = ()  # what this package computes in another way
+
+    @cached_property
+    def options(self) -> Any:
+        """The model's options, complete and checked."""
+        with translating(METADATA):
+            return registry.model_options(self.model_file.name, **self.model_file.options)
+
+    def check_shapes(self) -> None:
+        """Raises WeightsError at the first parameter that has another shape than its model's."""
+        with translating(METADATA):  # Sizes may be too large for any array.
+            _, shapes = architecture.abstract_parameters(self.model_file.name, self.options)
+        for name, array in self.parameters.items():
+            if array.shape != (shape := shapes.get(name, array.shape)):
+                theirs = self.file_names.get(name, name)
+                raise WeightsError(f"{theirs} has shape {array.shape} instead of {shape}.")
+
+
+def make_weights(
+    path: str,
+    reading: Reading,
+    *,
+    prefix_choices: tuple[int, ...],
+    stated: Stated,
+    hints: Hints,
+    defaults: Mapping[str, Any],
+) -> Weights:
+    """Weights with their model's options gathered from all that is known.
+
+    Args:
+      path: of the file, for messages.
+      reading: its parameters.
+      prefix_choices: how many rows of its position embeddings may come before the patches'.
+      stated: its metadata, which the tensors must agree with.
+      hints: the caller's.
+      defaults: options that the format implies, for what nobody says.
+
+    Raises:
+      WeightsError: tensors are missing, or contradict what is stated.
+    """
+    parameters = reading.parameters
+    family = architecture.find_family(reading)
+    shown = family.options(parameters)
+    check_stated(stated, family, shown)
+    exact = {option: value for option, value in shown.items() if option not in NARROWED}
+    shows_size = family.places and family.places[0] in parameters
+    if not shows_size:
+        defaults = {**defaults, "image_size": DEFAULT_IMAGE_SIZE}
+    known = {**shown, **stated.options, **exact}
+    options, assumed = with_defaults(family, known, defaults, hints)
+    if "class_token" in parameters and options["pooling"] != CLASS_TOKEN_POOLING:
+        options["class_token"] = True
+    if shows_size:
+        options.update(input_options(family, parameters, options, prefix_choices, hints))
+    if stated.preprocessing is None:
+        assumed.append("pixels are normalised to [-1, 1]")
+    with translating(METADATA):
+        complete = family.options_class(**options)
+    preprocessing, remarks = stated.preprocessing or Preprocessing(), stated.remarks
+    if preprocessing.for_channels(complete.channels) != preprocessing:
+        remarks = (*remarks, AVERAGED)
+    model_file = ModelFile(
+        name=stated.name or architecture.name_of(complete),
+        options=dataclasses.asdict(complete),
+        preprocessing=preprocessing.for_channels(complete.channels),
+        class_names=stated.class_names,
+    )
+    return Weights(
+        path=path,
+        parameters=parameters,
+        model_file=model_file,
+        file_names=reading.file_names,
+        unknown=reading.unknown,
+        assumed=(*stated.assumed, *assumed),
+        remarks=remarks,
+    )
+
+
+def with_defaults(
+    family: Family, options: Mapping[str, Any], defaults: Mapping[str, Any], hints: Hints
+) -> tuple[dict[str, Any], list[str]]:
+    """The options with those that nobody stated, and what was assumed for want of a hint."""
+    complete, assumed = dict(options), []
+    for option, default in defaults.items():
+        if option in options or option not in family.option_names:
+            continue
+        hint = hints.options.get(option)
+        usable = option in hints.options and hint in LEFT_OPEN.get(option, (hint,))
+        complete[option] = hint if usable else default
+        if not usable:
+            assumed.append(f"{option}={default!r}")
+    return complete, assumed
+
+
+def check_stated(stated: Stated, family: Family, shown: Mapping[str, Any]) -> None:
+    """Raises WeightsError at the first statement that the tensors contradict."""
+    if stated.name and (
+        registry.find_architecture(stated.name).options_class is not family.options_class
+    ):
+        raise WeightsError(
+            f"its metadata describes a {stated.name}, but its tensors are a {family.name}'s."
+        )
+    for option, claim in stated.options.items():
+        if option not in family.option_names:
+            raise WeightsError(
+                f"its metadata says {option}={claim!r}, which a {family.name} does not have."
+            )
+        value = shown.get(option, claim)
+        if option in NARROWED or claim == value or (claim, claim) == value:
+            continue  # A pair may be stated as one number.
+        raise WeightsError(f"its metadata says {option}={claim!r}, but its tensors have {value!r}.")
+    if stated.class_names and len(stated.class_names) != shown["num_classes"]:
+        raise WeightsError(
+            f"its metadata names {len(stated.class_names)} classes, but its head has "
+            f"{shown['num_classes']}."
+        )
+
+
+def input_options(
+    family: Family,
+    parameters: Tensors,
+    options: Mapping[str, Any],
+    prefix_choices: tuple[int, ...],
+    hints: Hints,
+) -> dict[str, Any]:
+    """What a parameter with an entry for each patch implies: the image's size, and its layout."""
+    name, axis = family.places
+    hinted = {**options, "image_size": hints.options.get("image_size")}
+    prefix, grid = find_grid(
+        architecture.axis_length(parameters, name, axis),
+        prefix_choices,
+        source_grid=hints.source_grid,
+        stated=grid_of(family.options_class, options),
+        hinted=grid_of(family.options_class, hinted),
+    )
+    size = size_of(family.options_class, grid, options, hinted)
+    if name != POSITION_EMBEDDING:
+        return {"image_size": size}
+    num_prefix = ("class_token" in parameters) + options["num_registers"]
+    stated_rows = options.get("prefix_positions", True)  # of no tokens: says nothing
+    return {
+        "image_size": size,
+        "prefix_positions": prefix == num_prefix if num_prefix else stated_rows,
+    }
+
+
+def size_of(
+    options_class: type, grid: tuple[int, int], *known: Mapping[str, Any]
+) -> tuple[int, int]:
+    """The image size that has the grid: one of the known options', else the grid's own pixels."""
+    for options in known:
+        if grid_of(options_class, options) == grid:
+            return options["image_size"]
+    any_size = tuple(side * DIVISIBLE for side in known[0]["patch_size"])
+    with translating(METADATA):
+        any_grid = options_class(**{**known[0], "image_size": any_size}).grid
+    rows, columns = (size // parts for size, parts in zip(any_size, any_grid, strict=True))
+    return grid[0] * rows, grid[1] * columns
