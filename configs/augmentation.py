@@ -43,7 +43,7 @@ def augmented(config: ConfigDict) -> None:
     """Mirrored, shifted, one random distortion each, and mixed: a light form of AugReg's levels."""
     config.data.train_crop = "pad(2)"
     config.data.augmentation = "randaug_timm(1, 5)"
-    config.mixing.mixup_alpha = 0.2
+    config.objective.mixing.mixup_alpha = 0.2
 
 
 RECIPES = {"plain": plain, "augmented": augmented}

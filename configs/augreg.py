@@ -88,9 +88,9 @@ def get_config(arguments: str = "b16") -> ConfigDict:
     config.batch_size = 4096
     config.total_epochs = 300.0
     config.warmup_steps = 10_000
-    config.loss = "sigmoid"
+    config.objective.loss = "sigmoid"
     config.data.augmentation = level.augmentation
-    config.mixing.mixup_alpha = level.mixup_alpha
+    config.objective.mixing.mixup_alpha = level.mixup_alpha
 
     config.optimizer.learning_rate = 1e-3
     config.optimizer.weight_decay = 0.1  # Big Vision's 1e-4 is not multiplied by the rate.

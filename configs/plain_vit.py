@@ -29,7 +29,7 @@ def get_config(arguments: str = "90") -> ConfigDict:
     config.warmup_steps = 10_000
     held_out(config, train_percent=99)
     config.data.augmentation = "randaug_tf(2, 10)"
-    config.mixing.mixup_alpha = 0.2
+    config.objective.mixing.mixup_alpha = 0.2
 
     config.model.positions = "sincos_2d"
     config.model.pooling = "average"

@@ -32,7 +32,7 @@ def get_config(arguments: str = "b32") -> ConfigDict:
     config.batch_size = 4096
     config.total_epochs = 300.0
     config.warmup_steps = 10_000
-    config.loss = "sigmoid"
+    config.objective.loss = "sigmoid"
     held_out(config, train_percent=99)
 
     config.model.pooling = "average"

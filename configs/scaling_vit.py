@@ -31,7 +31,7 @@ def get_config(arguments: str = "g14") -> ConfigDict:
     config.cooldown_steps = 50_000
     config.eval_every_epochs = 0.0
     config.eval_every_steps = 10_000
-    config.loss = "sigmoid"
+    config.objective.loss = "sigmoid"
 
     config.model.pooling = "attention"
     config.model.head_bias = -10.0

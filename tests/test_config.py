@@ -36,7 +36,18 @@ def test_every_key_says_what_it_is_for():
 
 
 @pytest.mark.parametrize(
-    "place", ["", "data", "mixing", "model", "optimizer", "schedule", "mesh", "profile"]
+    "place",
+    [
+        "",
+        "data",
+        "objective",
+        "objective.mixing",
+        "model",
+        "optimizer",
+        "schedule",
+        "mesh",
+        "profile",
+    ],
 )
 def test_unknown_keys_cannot_be_set(place):
     section = lookup(default_config(), place) if place else default_config()
@@ -65,7 +76,7 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("keep_checkpoints", 0, "must be at least 1"),
         ("ema_decay", 1.0, "less than 1"),
         ("ema_decay", -0.1, "at least 0"),
-        ("loss", "hinge", "softmax, sigmoid"),
+        ("objective.loss", "hinge", "softmax, sigmoid"),
         ("init_skip", "(", "unterminated"),
         ("optimizer.freeze", "[", "unterminated"),
         ("init_position_resize", "nearest", "bilinear_corner, bilinear, bicubic"),
@@ -88,9 +99,9 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("data.augmentation", "randaug(2)", "the nearest: randaug_tf"),
         ("data.eval_crop", "centre", "the nearest: center"),
         ("data.interpolation", "linear", "the nearest: bilinear"),
-        ("mixing.mixup_alpha", -0.1, "must be at least 0"),
-        ("mixing.probability", 1.1, "must be from 0 to 1"),
-        ("mixing.form", "timm", "big_vision, deit"),
+        ("objective.mixing.mixup_alpha", -0.1, "must be at least 0"),
+        ("objective.mixing.probability", 1.1, "must be from 0 to 1"),
+        ("objective.mixing.form", "timm", "big_vision, deit"),
         ("model.num_classes", -1, "must be at least 0"),
         ("optimizer.name", "adam", "the nearest: adamw"),
         ("optimizer.learning_rate", -1.0, "must be at least 0"),
@@ -105,7 +116,7 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("optimizer.decay_multipliers", (("(", 1.0),), "unterminated"),
         ("optimizer.decay_multipliers", ((3, 1.0),), "first argument"),
         ("optimizer.sharpness.rho", -0.1, "must be at least 0"),
-        ("label_smoothing", 1.0, "less than 1"),
+        ("objective.label_smoothing", 1.0, "less than 1"),
         ("schedule.boundaries", (0.3, 200), "shares of the run, from 0 to 1"),
         ("schedule.end", -1.0, "must be at least 0"),
         ("schedule.name", "cosin", "the nearest: cosine"),
@@ -130,7 +141,7 @@ def test_the_least_rho_is_not_above_rho():
 
 def test_the_binary_loss_takes_no_smoothing():
     with pytest.raises(ConfigError, match="label_smoothing: the binary loss"):
-        validate(changed(loss="binary", label_smoothing=0.1))
+        validate(changed(**{"objective.loss": "binary", "objective.label_smoothing": 0.1}))
 
 
 def test_options_of_another_optimizer_are_warned_of(caplog):

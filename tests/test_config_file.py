@@ -94,6 +94,8 @@ def test_rectangular_images_reach_the_model():
         ("data.classes=cat", "expected a tuple such as"),
         ("data.classes=('cat')", "expected a tuple such as"),
         ("sweep.learning_rates=0.1", "expected a tuple such as"),
+        ("loss=sigmoid", "config.loss: no such key any more; it is --config.objective.loss now"),
+        ("mixing.form=deit", "it is --config.objective.mixing.form now"),
     ],
 )
 def test_unknown_keys_and_wrong_types_are_named(override, message):
@@ -164,3 +166,19 @@ def test_files_in_the_working_directory_are_found(file, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert load_config("mine.py").seed == 5
     assert default_config().seed == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [("config.loss = 'sigmoid'", "loss"), ("config.mixing.form = 'deit'", "mixing")],
+)
+def test_a_file_for_an_earlier_version_is_told_the_new_key(tmp_path, line, name):
+    file = tmp_path / "old.py"
+    file.write_text(
+        "from vit_jax.config import default_config\n"
+        f"def get_config():\n  config = default_config()\n  {line}\n  return config\n"
+    )
+    with pytest.raises(
+        ConfigError, match=rf"line 4: .*config.{name} is config.objective.{name} now"
+    ):
+        load_config(str(file))

@@ -82,7 +82,7 @@ def test_every_row_of_table_3(model, dataset, epochs, learning_rate, decay, weig
     options = model_options(config, num_classes_of(config))
     assert options.image_size == (224, 224)
     assert options.representation_size == options.width
-    assert (config.loss, options.head_bias) == ("sigmoid", -10.0)
+    assert (config.objective.loss, options.head_bias) == ("sigmoid", -10.0)
     assert config.optimizer.grad_clip_norm == 1.0
 
     images, classes = SIZES[dataset]

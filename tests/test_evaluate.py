@@ -119,7 +119,7 @@ def test_a_run_is_measured_on_its_own_data_and_by_any_checkpoint(images, tmp_pat
     write_workdir(workdir)
     config = default_config()
     config.data.source, config.data.eval_split = f"folder:{root}", "test[:50%]"
-    config.loss = "sigmoid"
+    config.objective.loss = "sigmoid"
     (workdir / "config.json").write_text(
         json.dumps({"config": {**json.loads(config.to_json_best_effort()), "later_key": 1}})
     )
@@ -270,7 +270,9 @@ def test_a_mistake_is_one_message_and_code_2(
     for name in ("run", "damaged", "hinge"):
         (tmp_path / name / "checkpoints").mkdir(parents=True)
     (tmp_path / "damaged/config.json").write_text('{"config": {"data": {"source": 3}}}')
-    (tmp_path / "hinge/config.json").write_text('{"config": {"data": {}, "loss": "hinge"}}')
+    (tmp_path / "hinge/config.json").write_text(
+        '{"config": {"data": {}, "objective": {"loss": "hinge"}}}'
+    )
     words = {"MODEL": model[0], "DATA": f"--source=folder:{images[0]}"}
     assert run(*(words.get(text, text) for text in arguments)) == 2
     captured = capsys.readouterr()

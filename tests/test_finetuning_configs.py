@@ -52,7 +52,7 @@ def check_shared(config):
         *("sgd", 0.9, "bfloat16"),
     )
     assert (optimizer.grad_clip_norm, optimizer.weight_decay) == (1.0, 0.0)
-    assert (config.schedule.name, config.loss) == ("cosine", "softmax")
+    assert (config.schedule.name, config.objective.loss) == ("cosine", "softmax")
     options = model_options(config, config.model.num_classes or 2)
     assert getattr(options, "representation_size", 0) == 0
     assert np.all(options.head_bias == 0)

@@ -75,7 +75,7 @@ def image_folder(tmp_path):
         ((*TINY, "--config.batch_size=12"), r"batch_size=12 is not.* 8 \(devices.*8 or 16"),
         ((*TINY, "--config.optimizer.accumulation_steps=3"), r"accumulation_steps\) = 24"),
         ((*TINY, "--config.model.image_size=9"), r"9.*not divisible by .*2"),
-        ((*TINY, "--config.loss=hinge"), "config.loss='hinge'.*softmax"),
+        ((*TINY, "--config.objective.loss=hinge"), "config.objective.loss='hinge'.*softmax"),
         ((*TINY, "--config.mesh.fsdp=3"), "8 devices"),
         ((*TINY, "--config.data.source=digit"), "did you mean 'digits'"),
         ((*TINY, "--batch_size=3"), "unrecognized arguments: --batch_size=3"),

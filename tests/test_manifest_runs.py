@@ -35,7 +35,7 @@ def config(tmp_path_factory):
     write_manifest(folder / "list.jsonl", ("left", "right"))
     (folder / "exclude.txt").write_text("1.png\n")
     config = tiny.get_config()
-    config.data.source, config.loss = f"manifest:{folder / 'list.jsonl'}", "sigmoid"
+    config.data.source, config.objective.loss = f"manifest:{folder / 'list.jsonl'}", "sigmoid"
     config.data.exclude, config.data.max_eval_examples = str(folder / "exclude.txt"), 15
     config.data.flip, config.data.train_crop = False, "pad(0)"
     config.optimizer.learning_rate = 1e-2

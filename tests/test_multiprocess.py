@@ -26,7 +26,7 @@ RANDOM = (
     "--config=tests/tiny.py",
     "--config.model.depth=1",
     "--config.model.dropout_rate=0.1",
-    "--config.mixing.mixup_alpha=0.8",
+    "--config.objective.mixing.mixup_alpha=0.8",
     "--config.data.augmentation=random_erasing(0.3)",
 )
 CONFIG = (

@@ -53,8 +53,8 @@ def test_augreg_levels(line):
     level, layers, magnitude, mixup = line.split()
     config = augreg.get_config(f"b16,imagenet21k,{level}")
     expected = "" if layers == "-" else f"randaug_tf({layers}, {magnitude})"
-    check(config, data__augmentation=expected, mixing__mixup_alpha=float(mixup))
-    assert config.mixing.form == "big_vision"
+    check(config, data__augmentation=expected, objective__mixing__mixup_alpha=float(mixup))
+    assert config.objective.mixing.form == "big_vision"
 
 
 @pytest.mark.parametrize("model", AUGREG_DEFAULTS)
@@ -64,7 +64,12 @@ def test_augreg_defaults(model):
         assert config == augreg.get_config(f"{model},{dataset},{level}")
         check(
             config,
-            **{"batch_size": 4096, "total_epochs": 300, "warmup_steps": 10_000, "loss": "sigmoid"},
+            **{
+                "batch_size": 4096,
+                "total_epochs": 300,
+                "warmup_steps": 10_000,
+                "objective.loss": "sigmoid",
+            },
             optimizer__name="adamw",
             optimizer__momentum_dtype="bfloat16",
             optimizer__learning_rate=1e-3,
@@ -103,11 +108,16 @@ def test_plain_vit(epochs):
     config = plain_vit.get_config(str(epochs))
     check(
         config,
-        **{"batch_size": 1024, "warmup_steps": 10_000, "loss": "softmax", "label_smoothing": 0},
+        **{
+            "batch_size": 1024,
+            "warmup_steps": 10_000,
+            "objective.loss": "softmax",
+            "objective.label_smoothing": 0,
+        },
         data__augmentation="randaug_tf(2, 10)",
         data__eval_crop="center",
         data__eval_resize=256,
-        mixing__mixup_alpha=0.2,
+        objective__mixing__mixup_alpha=0.2,
         optimizer__name="adamw",
         optimizer__momentum_dtype="bfloat16",
         optimizer__learning_rate=1e-3,
@@ -128,16 +138,21 @@ def test_deit(model, drop_path):
     config = deit.get_config(model)
     check(
         config,
-        **{"batch_size": 1024, "total_epochs": 300, "warmup_epochs": 5, "loss": "softmax"},
-        label_smoothing=0.1,
+        **{
+            "batch_size": 1024,
+            "total_epochs": 300,
+            "warmup_epochs": 5,
+            "objective.loss": "softmax",
+        },
+        objective__label_smoothing=0.1,
         data__train_crop="random_resized",
         data__augmentation="randaug_timm | random_erasing(0.25)",
         data__repeated_augmentation=3,
         data__interpolation="bicubic",
         data__eval_resize=256,  # 224 / 0.875
-        mixing__form="deit",
-        mixing__mixup_alpha=0.8,
-        mixing__cutmix_alpha=1.0,
+        objective__mixing__form="deit",
+        objective__mixing__mixup_alpha=0.8,
+        objective__mixing__cutmix_alpha=1.0,
         optimizer__name="adamw",
         optimizer__learning_rate=1e-3,
         optimizer__weight_decay=0.05,
@@ -177,16 +192,16 @@ def test_deit3_pretraining(line):
     check(
         config,
         **{"batch_size": 2048, "total_epochs": float(epochs), "warmup_epochs": 5},
-        loss="binary" if on_imagenet else "softmax",
-        label_smoothing=0.0 if on_imagenet else 0.1,
+        objective__loss="binary" if on_imagenet else "softmax",
+        objective__label_smoothing=0.0 if on_imagenet else 0.1,
         data__train_crop="random_resized" if on_imagenet else "simple_random",
         data__augmentation="three_augment(0.3)",
         data__repeated_augmentation=3 if on_imagenet else 1,
         data__num_train_examples=IMAGENET if on_imagenet else 13_151_276,
         data__eval_resize=int(size),
-        mixing__form="deit",
-        mixing__mixup_alpha=0.8 if on_imagenet else 0.0,
-        mixing__cutmix_alpha=1.0,
+        objective__mixing__form="deit",
+        objective__mixing__mixup_alpha=0.8 if on_imagenet else 0.0,
+        objective__mixing__cutmix_alpha=1.0,
         optimizer__name="lamb",
         optimizer__learning_rate=float(rate),
         optimizer__weight_decay=float(decay),
@@ -212,22 +227,22 @@ def test_deit3_finetuning(line):
     after_imagenet = epochs in ("400", "800")
     values = {"batch_size": 512, "total_epochs": 20, "optimizer.name": "adamw"}
     values |= {"optimizer.learning_rate": 1e-5, "optimizer.weight_decay": 0.1}
-    values |= {"optimizer.grad_clip_norm": 0.0, "mixing.mixup_alpha": 0.8}
+    values |= {"optimizer.grad_clip_norm": 0.0, "objective.mixing.mixup_alpha": 0.8}
     values |= {"data.train_crop": "random_resized", "data.augmentation": "randaug_timm"}
     if not after_imagenet:
         values = {"batch_size": 2048, "total_epochs": 50, "optimizer.name": "lamb"}
         values |= {"optimizer.learning_rate": 3e-4, "optimizer.weight_decay": 0.02}
-        values |= {"optimizer.grad_clip_norm": 1.0, "mixing.mixup_alpha": 0.0}
+        values |= {"optimizer.grad_clip_norm": 1.0, "objective.mixing.mixup_alpha": 0.0}
         values |= {"data.train_crop": "simple_random", "data.augmentation": "three_augment(0.3)"}
     check(
         deit3.get_config(arguments),
         **{key.replace(".", "__"): value for key, value in values.items()},
-        **{"loss": "softmax", "label_smoothing": 0.1, "warmup_epochs": 5},
+        **{"objective.loss": "softmax", "objective.label_smoothing": 0.1, "warmup_epochs": 5},
         init=f"runs/deit3_{model}_{epochs}",
         init_position_resize="bicubic",
         data__repeated_augmentation=1,
         data__num_train_examples=IMAGENET,
-        mixing__cutmix_alpha=1.0,
+        objective__mixing__cutmix_alpha=1.0,
         model__image_size=224,
         model__stochastic_depth_rate=float(drop_path),
     )
@@ -241,7 +256,7 @@ def test_scaling_vit(model, width, depth, mlp_width):
     check(
         config,
         **{"batch_size": 16_384, "total_steps": 1_000_000, "warmup_steps": 10_000},
-        **{"cooldown_steps": 50_000, "loss": "sigmoid"},
+        **{"cooldown_steps": 50_000, "objective.loss": "sigmoid"},
         optimizer__name="adafactor",
         optimizer__learning_rate=8e-4,
         optimizer__weight_decay=0.03,
@@ -275,7 +290,12 @@ def test_gsam(model):
     config = sam.get_config(model)
     check(
         config,
-        **{"batch_size": 4096, "total_epochs": 300, "warmup_steps": 10_000, "loss": "sigmoid"},
+        **{
+            "batch_size": 4096,
+            "total_epochs": 300,
+            "warmup_steps": 10_000,
+            "objective.loss": "sigmoid",
+        },
         data__augmentation="",
         optimizer__name="adamw",
         optimizer__learning_rate=3e-3,
@@ -305,7 +325,7 @@ def test_bit_pretraining(dataset, epochs, drops):
     check(
         config,
         **{"batch_size": 4096, "total_epochs": epochs, "warmup_steps": 5_000},
-        loss="softmax" if dataset == "imagenet2012" else "sigmoid",
+        objective__loss="softmax" if dataset == "imagenet2012" else "sigmoid",
         optimizer__name="sgd",
         optimizer__momentum=0.9,
         optimizer__learning_rate=0.48,  # 0.03 for each 256 images.
@@ -346,12 +366,17 @@ def test_bit_hyperrule(dataset, steps, warmup, drops, mixup, crop):
     config = bit.get_config(f"r50x1,{dataset},hyperrule")
     check(
         config,
-        **{"batch_size": 512, "total_steps": steps, "warmup_steps": warmup, "loss": "softmax"},
+        **{
+            "batch_size": 512,
+            "total_steps": steps,
+            "warmup_steps": warmup,
+            "objective.loss": "softmax",
+        },
         init="BiT-M-R50x1.npz",
         data__train_crop=f"resize_crop({crop[0]})",
         data__eval_crop="resize",
         model__image_size=crop[1],
-        mixing__mixup_alpha=mixup,
+        objective__mixing__mixup_alpha=mixup,
         optimizer__name="sgd",
         optimizer__momentum=0.9,
         optimizer__learning_rate=0.003,
@@ -368,7 +393,7 @@ def test_the_hyperrule_counts_a_folder(tmp_path):
         (tmp_path / "train" / name).mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "train" / name / "1.png")
     config = bit.get_config(f"r50x1,folder:{tmp_path},hyperrule")
-    check(config, total_steps=500, mixing__mixup_alpha=0.0, model__num_classes=0)
+    check(config, total_steps=500, objective__mixing__mixup_alpha=0.0, model__num_classes=0)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,12 @@ def test_labels_may_be_given_as_targets(name):
 
 def test_smoothing_is_of_training_only(tmp_path):
     """The rate is 0, the head's kernel too: every logit is -2, in training and in evaluation."""
-    values = {"total_steps": 1, "loss": "sigmoid", "label_smoothing": 0.5, "model.head_bias": -2.0}
+    values = {
+        "total_steps": 1,
+        "objective.loss": "sigmoid",
+        "objective.label_smoothing": 0.5,
+        "model.head_bias": -2.0,
+    }
     found = train.run(config_with(**values, **{"optimizer.learning_rate": 0.0}), tmp_path)
     present, absent = np.logaddexp(0, 2), np.logaddexp(0, -2)
     np.testing.assert_allclose(found["eval/loss"], present + 9 * absent, rtol=1e-5)

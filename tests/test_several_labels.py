@@ -29,8 +29,8 @@ def config(tmp_path):
     config.data.train_crop = "inception"
     config.data.on_error, config.data.max_skipped = "skip", 0.2
     config.model.channels = 3
-    config.loss = "sigmoid"
-    config.mixing.mixup_alpha = 0.5
+    config.objective.loss = "sigmoid"
+    config.objective.mixing.mixup_alpha = 0.5
     config.batch_size = 8
     config.total_steps = 4
     config.warmup_steps = 1
@@ -52,10 +52,12 @@ def test_a_run_and_its_evaluation(config, tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
-    [("loss", "softmax", "set --config.loss=sigmoid"), ("num_classes", 5, "targets for the 3 of")],
+    [
+        ("objective.loss", "softmax", "set --config.objective.loss=sigmoid"),
+        ("model.num_classes", 5, "targets for the 3 of"),
+    ],
 )
 def test_what_needs_one_class_is_refused(config, tmp_path, key, value, message):
-    section = config if key in config else config.model
-    section[key] = value
+    config.update_from_flattened_dict({key: value})
     with pytest.raises(ConfigError, match=message):
         train.run(config, tmp_path / "run")

@@ -105,13 +105,13 @@ def test_accumulated_micro_batches_equal_one_batch(name, tolerance):
     )
 
 
-MIXING = {"mixing.mixup_alpha": 1.0, "mixing.cutmix_alpha": 1.0}
+MIXING = {"objective.mixing.mixup_alpha": 1.0, "objective.mixing.cutmix_alpha": 1.0}
 
 
 @pytest.mark.parametrize(
     ("values", "axes", "accumulation_steps"),
     [
-        ({**MIXING, "mixing.form": "deit"}, {"data": 8}, 4),
+        ({**MIXING, "objective.mixing.form": "deit"}, {"data": 8}, 4),
         ({"model.dropout_rate": 0.1}, {"data": 2, "fsdp": 4}, 1),
         # Micro-batches draw their own dropout: these are the same as on one device only.
         ({"model.dropout_rate": 0.1, "optimizer.accumulation_steps": 2}, {"data": 4, "fsdp": 2}, 2),
@@ -176,7 +176,7 @@ def test_two_classes_and_bfloat16_stay_finite(tmp_path):
     config.data.source, config.data.num_train_examples = "fake", 64
     config.model.num_classes = 2
     config.model.dtype = "bfloat16"
-    config.loss = "sigmoid"
+    config.objective.loss = "sigmoid"
     last = train.run(config, tmp_path)
     assert np.isfinite(last["train/loss"])
     assert "eval/top5_accuracy" not in last

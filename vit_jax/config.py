@@ -32,12 +32,12 @@ DURATIONS = ("total", "warmup", "cooldown", "eval_every", "checkpoint_every")
 
 # What a key may be, where its type does not say it.
 CHOICES = {
-    "loss": tuple(LOSSES),
+    "objective.loss": tuple(LOSSES),
     "init_position_resize": POSITION_RESIZES,
     "optimizer.name": tuple(OPTIMIZERS),
     "optimizer.momentum_dtype": ("float32", "bfloat16"),
     "schedule.name": tuple(SCHEDULES),
-    "mixing.form": tuple(FORMS),
+    "objective.mixing.form": tuple(FORMS),
     "data.eval_crop": ("resize", "center"),
     "data.on_error": ("raise", "skip"),
     "data.shuffle": ("global", "blocks"),
@@ -61,10 +61,10 @@ RANGES = {  # lowest, highest; both included, and finite
     "data.num_workers": (-1, ANY),
     "data.cache_gib": (0, ANY),
     "data.max_skipped": (0, 1),
-    "mixing.mixup_alpha": (0, ANY),
-    "mixing.cutmix_alpha": (0, ANY),
-    "mixing.probability": (0, 1),
-    "mixing.cutmix_probability": (0, 1),
+    "objective.mixing.mixup_alpha": (0, ANY),
+    "objective.mixing.cutmix_alpha": (0, ANY),
+    "objective.mixing.probability": (0, 1),
+    "objective.mixing.cutmix_probability": (0, 1),
     "model.num_classes": (0, ANY),
     "optimizer.learning_rate": (0, ANY),
     "optimizer.weight_decay": (0, ANY),
@@ -88,7 +88,7 @@ RANGES = {  # lowest, highest; both included, and finite
 }
 # At 1 a moving average never moves.
 FROM_ZERO_BELOW_ONE = (
-    *("ema_decay", "label_smoothing"),
+    *("ema_decay", "objective.label_smoothing"),
     *("optimizer.b1", "optimizer.b2", "optimizer.momentum"),
 )
 
@@ -117,6 +117,21 @@ ELEMENTS = {
     **dict.fromkeys(RULES, (_is_rule, "pairs (expression, factor), such as (('^head/', 10.0),)")),
 }
 
+# Keys and sections of earlier versions -> what they are called now.
+MOVED = {
+    "loss": "objective.loss",
+    "label_smoothing": "objective.label_smoothing",
+    "mixing": "objective.mixing",
+}
+
+
+def current_name(key: str) -> str:
+    """What a key of an earlier version is called now; any other key's own name."""
+    for old, new in MOVED.items():
+        if key == old or key.startswith(f"{old}."):
+            return new + key.removeprefix(old)
+    return key
+
 
 def default_config() -> ConfigDict:
     """All keys with their defaults.
@@ -134,8 +149,6 @@ def default_config() -> ConfigDict:
     config.log_every_steps = 50  # Of the console and the metrics files.
     config.keep_checkpoints = 1  # The latest so many are kept, and the best one.
     config.best_metric = "eval/accuracy"  # The highest is best; "": keep no best checkpoint.
-    config.loss = "softmax"  # softmax | sigmoid (summed over classes) | binary (DeiT-III's)
-    config.label_smoothing = 0.0  # Share of the training targets spread over all classes.
     config.ema_decay = 0.0  # Of the averaged parameters; 0: none.
     config.init = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
     config.init_skip = ""  # Regular expression of parameters that start fresh all the same.
@@ -146,12 +159,7 @@ def default_config() -> ConfigDict:
 
     config.data = _data_config()
 
-    config.mixing = mixing = ConfigDict()  # See data/mixing.py.
-    mixing.mixup_alpha = 0.0  # Two images are blended by λ ~ Beta(alpha, alpha); 0: no mixup.
-    mixing.cutmix_alpha = 0.0  # A rectangle of 1 - λ is laid over another image; 0: no CutMix.
-    mixing.probability = 1.0  # Of a batch to be mixed at all.
-    mixing.cutmix_probability = 0.5  # Of CutMix rather than mixup, where both are on.
-    mixing.form = "big_vision"  # big_vision (λ ≥ 1/2, with the row before) | deit (a random row)
+    config.objective = _objective_config()
 
     config.model = _model_config()
 
@@ -189,9 +197,7 @@ def _data_config() -> ConfigDict:
     data.source = ""  # One of data/sources.py: folder:DIR | tfds:NAME | tar:PATTERN | ...
     data.data_dir = ""  # Where prepared TFDS data lies; "": TFDS's own default.
     data.index_dir = ""  # Of indices of files and records, made once; "": the workdir's `index`.
-    data.label = (
-        ""  # Of a TFDS dataset: an integer feature, or one of `vit_jax.data.sources.labels`.
-    )
+    data.label = ""  # Of a TFDS dataset: an integer feature, or one of data/sources/labels.py.
     data.train_split = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     data.eval_split = ""  # "": the source's own evaluation split.
     data.classes = ()  # Only these, by name and in this order; (): all of them.
@@ -219,6 +225,21 @@ def _data_config() -> ConfigDict:
     data.num_workers = -1  # Decoding processes besides; -1: chosen from the number of cores.
     data.cache_gib = 0.0  # Of memory in each process, for decoded training images.
     return data
+
+
+def _objective_config() -> ConfigDict:
+    """`config.objective`: what is minimised."""
+    objective = ConfigDict()
+    objective.name = "classification"  # One of vit_jax/objectives.
+    objective.loss = "softmax"  # softmax | sigmoid (summed over classes) | binary (DeiT-III's)
+    objective.label_smoothing = 0.0  # Share of the training targets spread over all classes.
+    objective.mixing = mixing = ConfigDict()  # See objectives/mixing.py.
+    mixing.mixup_alpha = 0.0  # Two images are blended by λ ~ Beta(alpha, alpha); 0: no mixup.
+    mixing.cutmix_alpha = 0.0  # A rectangle of 1 - λ is laid over another image; 0: no CutMix.
+    mixing.probability = 1.0  # Of a batch to be mixed at all.
+    mixing.cutmix_probability = 0.5  # Of CutMix rather than mixup, where both are on.
+    mixing.form = "big_vision"  # big_vision (λ ≥ 1/2, with the row before) | deit (a random row)
+    return objective
 
 
 def _optimizer_config() -> ConfigDict:
@@ -327,9 +348,9 @@ def validate(config: ConfigDict) -> None:
         raise ConfigError(
             f"config.init_source_grid={grid}: must be (rows, columns), or () for none."
         )
-    if config.loss == "binary" and config.label_smoothing:
+    if config.objective.loss == "binary" and config.objective.label_smoothing:
         raise ConfigError(
-            "config.label_smoothing: the binary loss counts any target above 0 as 1; set it to 0."
+            "config.objective.label_smoothing: the binary loss counts any target above 0 as 1; set it to 0."
         )
     for section, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
         for key in unused_options(config[section], choices):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vit_jax.config import DURATIONS, UNITS, flatten, lookup
+from vit_jax.config import DURATIONS, MOVED, UNITS, current_name, flatten, lookup
 from vit_jax.errors import ConfigError, UserError
 
 BOOLEANS = {"true": True, "false": False}
@@ -90,6 +90,9 @@ def _run_config_file(path: str) -> ConfigDict:
         place = f"{file}, line {lines[-1]}" if lines else file
         # ml_collections lists the whole config.
         reason = re.sub(r' Other fields present: "\{.*\}"', "", str(error), flags=re.DOTALL)
+        if isinstance(error, AttributeError | KeyError):
+            named = (old for old in MOVED if re.search(rf"['\"]{old}['\"]", reason))
+            reason += "".join(f" config.{old} is config.{MOVED[old]} now." for old in named)
         raise ConfigError(f"{place}: {' '.join(reason.split())}") from error
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {config!r:.80}.")
@@ -100,6 +103,8 @@ def _set(config: ConfigDict, key: str, text: str) -> None:
     """Sets one key from the command line's text, by the type that the key has."""
     known = list(flatten(config))
     if key not in known:
+        if (name := current_name(key)) in known:
+            raise ConfigError(f"--config.{key}: no such key any more; it is --config.{name} now.")
         section = key.rpartition(".")[0]
         near = difflib.get_close_matches(key, known, n=3, cutoff=0)
         near += [name for name in known if name.rpartition(".")[0] == section and section]

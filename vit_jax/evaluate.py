@@ -35,7 +35,7 @@ from vit_jax.command_line import (
     load_classifier,
     run_command,
 )
-from vit_jax.config import default_config
+from vit_jax.config import current_name, default_config, flatten
 from vit_jax.data.classes import LabelledForModel, match_classes
 from vit_jax.data.loading.chunks import Skipping
 from vit_jax.data.loading.pipeline import batches
@@ -149,7 +149,8 @@ def read_run_config(file: epath.Path) -> tuple[ConfigDict, str]:
     try:
         config = json.loads(file.read_text())["config"]
         data.update({key: value for key, value in config["data"].items() if key in data})
-        if (loss := config["loss"]) not in LOSSES:
+        recorded = {current_name(key): value for key, value in flatten(config).items()}
+        if (loss := recorded["objective.loss"]) not in LOSSES:
             raise ValueError(f"loss={loss!r}")
         return data, loss
     except FileNotFoundError:

@@ -374,7 +374,7 @@ def with_weights(state: TrainState, weights: dict) -> TrainState:
 
 def make_evaluate(config: ConfigDict, dataset: Dataset, forward: Forward, mesh: Mesh) -> Evaluate:
     """The function that measures a state on the evaluation split: `eval/accuracy`, ..."""
-    evaluator = ClassificationEvaluator(forward, LOSSES[config.loss])
+    evaluator = ClassificationEvaluator(forward, LOSSES[config.objective.loss])
     rows = sharding.batch_sharding(mesh)
 
     def measure(params: dict) -> dict[str, float]:

@@ -76,9 +76,9 @@ def test_the_augmentation_is_described_in_order():
 
 
 def test_the_loss_and_what_is_done_to_gradients_are_described():
-    given = {"loss": "sigmoid", "optimizer.grad_clip_norm": 0.0}
+    given = {"objective.loss": "sigmoid", "optimizer.grad_clip_norm": 0.0}
     assert "loss      sigmoid\n" in describe(mesh_of(1), **given)
-    given = {"label_smoothing": 0.1, "optimizer.grad_clip_norm": 1.0, "ema_decay": 0.99}
+    given = {"objective.label_smoothing": 0.1, "optimizer.grad_clip_norm": 1.0, "ema_decay": 0.99}
     assert (
         "loss      softmax, label smoothing 0.1, gradients clipped at norm 1.0, "
         "parameters averaged by 0.99\n"

@@ -77,7 +77,7 @@ def test_image_grid_goes_row_by_row():
 @pytest.mark.parametrize("alpha", [0.0, 0.8])
 def test_the_picture_shows_what_the_step_learns_from(alpha):
     config, mesh = default_config(), mesh_of(8)
-    config.seed, config.mixing.mixup_alpha = 5, alpha
+    config.seed, config.objective.mixing.mixup_alpha = 5, alpha
     batch = {
         "image": np.random.default_rng(0).integers(0, 256, (48, 96, 96, 3), np.uint8),
         "label": np.arange(48, dtype=np.int32) % 4,
@@ -85,7 +85,7 @@ def test_the_picture_shows_what_the_step_learns_from(alpha):
     }
     batch = jax.device_put(batch, sharding.batch_sharding(mesh))
     picture = make_preview(config, 4, NAMES, mesh)(batch, 7)
-    expected = np.rint(mixed_images(pair(batch, 6, 5, config.mixing)))
+    expected = np.rint(mixed_images(pair(batch, 6, 5, config.objective.mixing)))
     tiles = tiles_of(picture, 96, 96, lines=2 if alpha else 1)
     assert len(tiles) == NUM_IMAGES
     assert np.abs(tiles - expected[:NUM_IMAGES]).max() <= 1

@@ -93,6 +93,20 @@ def test_another_run_is_refused_with_the_difference(recorded, tmp_path, key, val
     assert (tmp_path / "config.json").read_text() == before
 
 
+def test_an_earlier_version_s_keys_are_found_under_their_new_names(recorded, tmp_path, caplog):
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    objective = content["config"].pop("objective")
+    content["config"] |= {key: objective[key] for key in ("loss", "label_smoothing", "mixing")}
+    content["config"]["loss"] = "sigmoid"
+    path.write_text(json.dumps(content))
+    recorded()
+    (record,) = caplog.records
+    assert record.message == (
+        "config.objective.loss was 'sigmoid' before this resume and is 'softmax' now."
+    )
+
+
 def test_all_differences_are_shown_at_once(recorded):
     with pytest.raises(CheckpointError, match=r"batch_size=128, not 64; config\.seed=0, not 1: "):
         recorded(batch_size=64, seed=1, total_steps=7)

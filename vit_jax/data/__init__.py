@@ -3,30 +3,31 @@
 The way from `config.data.source` to a batch, from the top; what is indented is used by what stands
 above it.
 
-    dataset             a run's two splits, and their batches
-      sources           config.data.source -> one split, with random access to its examples
-        folder          images in class folders       listing: found once and kept in an index
-        manifest        a table of images and labels  names: millions of file names in two arrays
-        tar             images in tar files           shards, tar_members, tar_samples
-        tfds            TensorFlow Datasets           tfrecord, labels
-        arrays          what fits into memory
-        records         parts of large files, read where a record_index says that they lie
-        splits, views   held-out fractions, slices, classes and other parts of a source
-        exclusions      config.data.exclude
-        storage         local files and URLs
-      examples          what an example and a source are
-      cache             images that stay decoded in memory
-      transforms        an encoded file -> uint8 pixels
-        decoding, jpeg  any format
-        crops, resizing
-        augmentation    with randaugment_tf and pillow_policies
-        operations      crops and augmentations as text
-      pipeline          examples -> batches, the same for any number of processes, threads and workers
-        order           which example stands where, and its random numbers
-        chunks          a few rows of a batch
+    dataset               a run's two splits, and their batches
+      sources/            where examples come from: random access to one split
+        registry          config.data.source -> a source
+          folder          images in class folders       listing: found once and kept in an index
+          manifest        a table of images and labels  names: millions of file names in two arrays
+          tar             images in tar files           shards, tar_members, tar_samples
+          tfds            TensorFlow Datasets           tfrecord, labels
+          arrays          what fits into memory
+          records         parts of large files, read where a record_index says that they lie
+        splits, views     held-out fractions, slices, classes and other parts of a source
+        exclusions        config.data.exclude
+        examples          what an example and a source are
+      images/             an encoded file -> uint8 pixels
+        transforms        what happens to a training and to an evaluation image
+          picture, jpeg   any format
+          crops, resizing
+          augmentation    with randaugment_tf and pillow_policies
+      loading/            examples -> batches
+        pipeline          the same for any number of processes, threads and workers
+          order           which example stands where, and its random numbers
+          chunks          a few rows of a batch
+        cache             images that stay decoded in memory
 
-Elsewhere: mixing (mixup and CutMix, on the devices), classes (data labelled for a trained model),
-files (what `predict` is given), fingerprints (of `deduplicate`).
+Elsewhere here: classes (data labelled for a trained model), picture_files (what `predict` is given).
+Files and URLs are `vit_jax.storage`'s, crops and augmentations as text `vit_jax.grammar`'s.
 """
 
 import cv2

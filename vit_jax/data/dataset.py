@@ -92,10 +92,10 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
 
 def check_several_labels(config: ConfigDict, num_classes: int) -> None:
     """Raises ConfigError if the model or its loss cannot learn any number of classes an image."""
-    if config.loss == "softmax":
+    if config.objective.loss == "softmax":
         raise ConfigError(
             f"config.data.source={config.data.source!r} has images with several classes, and "
-            "config.loss=softmax expects one: set --config.loss=sigmoid."
+            "config.objective.loss=softmax expects one: set --config.objective.loss=sigmoid."
         )
     if config.model.num_classes not in (0, num_classes):
         raise ConfigError(

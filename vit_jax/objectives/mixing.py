@@ -42,12 +42,12 @@ FORMS = {
 
 
 def is_on(config: ConfigDict) -> bool:
-    """Whether `config.mixing` asks for anything."""
+    """Whether `config.objective.mixing` asks for anything."""
     return config.probability > 0 and max(config.mixup_alpha, config.cutmix_alpha) > 0
 
 
 def describe(config: ConfigDict) -> list[str]:
-    """A line of words for each kind of mixing that `config.mixing` asks for."""
+    """A line of words for each kind of mixing that `config.objective.mixing` asks for."""
     partner, share = FORMS[config.form].meaning, cutmix_share(config)
     lines = {
         f"mixup(alpha={config.mixup_alpha}): blended with {partner}": 1 - share,
@@ -78,7 +78,7 @@ def pair(batch: Batch, step: jax.Array, seed: int, config: ConfigDict) -> Batch:
       batch: image uint8 [B, H, W, C], label [B, ...], mask bool [B].
       step: completed updates.
       seed: of the run.
-      config: `config.mixing`.
+      config: `config.objective.mixing`.
 
     Returns:
       The batch, with `partner_image` uint8 [B, H, W, C], `partner_label` [B, ...], `opacity` float32

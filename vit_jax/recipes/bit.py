@@ -32,7 +32,7 @@ def sgd_pretraining(name: str, dataset: str) -> ConfigDict:
     config.total_epochs = float(SCHEDULES[dataset].length)
     config.warmup_steps = 5_000
     if dataset != "imagenet2012":  # Images of several classes: as in Big Vision's bit_i21k.py.
-        config.loss = "sigmoid"
+        config.objective.loss = "sigmoid"
         config.model.head_bias = -10.0
     _step_sgd(config, SCHEDULES[dataset])
     config.optimizer.learning_rate = 0.03 * config.batch_size / 256
@@ -75,7 +75,7 @@ def hyperrule(arguments: str, name: str, dataset: str) -> ConfigDict:
     config.total_steps = rule.schedule.length
     config.warmup_steps = rule.warmup_steps
     config.eval_every_steps = rule.schedule.length // 10
-    config.mixing.mixup_alpha = rule.mixup_alpha
+    config.objective.mixing.mixup_alpha = rule.mixup_alpha
     side, crop = SMALL_IMAGES if dataset in DATASETS_OF_SMALL_IMAGES else LARGE_IMAGES
     config.data.train_crop = f"resize_crop({side})"
     config.model.image_size = crop

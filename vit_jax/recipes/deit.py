@@ -21,8 +21,8 @@ def deit_family(name: str, data: PretrainingData) -> ConfigDict:
     config.data.interpolation = "bicubic"
     config.data.mean = (0.485, 0.456, 0.406)  # ImageNet's.
     config.data.std = (0.229, 0.224, 0.225)
-    config.mixing.form = "deit"
-    config.mixing.cutmix_alpha = 1.0
+    config.objective.mixing.form = "deit"
+    config.objective.mixing.cutmix_alpha = 1.0
     config.model.kernel_std = config.model.position_std = 0.02
     config.model.prefix_positions = False  # None for the class token.
     config.model.stochastic_depth_schedule = "constant"
@@ -58,11 +58,11 @@ def deit(model: str) -> ConfigDict:
     config = deit_family(DEIT[model].name, IMAGENET)
     config.batch_size = 1024
     config.total_epochs = 300.0
-    config.label_smoothing = 0.1
+    config.objective.label_smoothing = 0.1
     config.data.train_crop = "random_resized"
     config.data.augmentation = "randaug_timm | random_erasing(0.25)"
     config.data.repeated_augmentation = 3
-    config.mixing.mixup_alpha = 0.8
+    config.objective.mixing.mixup_alpha = 0.8
     config.model.stochastic_depth_rate = DEIT[model].stochastic_depth_rate
     config.optimizer.learning_rate = 1e-3
     config.optimizer.weight_decay = 0.05
@@ -152,24 +152,24 @@ def deit3_finetuning(model: str, epochs: int) -> ConfigDict:
 
 
 def _augment_most(config: ConfigDict) -> None:
-    config.loss = "binary"
+    config.objective.loss = "binary"
     config.data.train_crop = "random_resized"
     config.data.repeated_augmentation = 3
-    config.mixing.mixup_alpha = 0.8
+    config.objective.mixing.mixup_alpha = 0.8
 
 
 def _augment_least(config: ConfigDict) -> None:
-    config.label_smoothing = 0.1
+    config.objective.label_smoothing = 0.1
     config.data.train_crop = "simple_random"
 
 
 def _finetune_on_the_same(config: ConfigDict) -> None:
     config.total_epochs = 20.0
     config.batch_size = 512
-    config.label_smoothing = 0.1
+    config.objective.label_smoothing = 0.1
     config.data.train_crop = "random_resized"
     config.data.augmentation = "randaug_timm"
-    config.mixing.mixup_alpha = 0.8
+    config.objective.mixing.mixup_alpha = 0.8
     config.optimizer.name = "adamw"
     config.optimizer.learning_rate = 1e-5
     config.optimizer.weight_decay = 0.1

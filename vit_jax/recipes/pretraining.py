@@ -165,7 +165,7 @@ def paper_pretraining(models: dict[str, str], arguments: str, *, default_model: 
     config.total_epochs = float(given or row.epochs[-1])
     config.warmup_steps = 10_000
     # The paper is silent on the loss; its authors' code pre-trains with this one.
-    config.loss = "sigmoid"
+    config.objective.loss = "sigmoid"
     config.model.head_bias = -10.0  # All classes start improbable, as sigmoids have to.
     options = model_options(name)
     if isinstance(options, ViTOptions):

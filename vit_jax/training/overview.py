@@ -46,7 +46,7 @@ def describe_run(
       mesh: of devices.
     """
     num_params = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
-    images = describe_training(config.data) + mixing.describe(config.mixing)
+    images = describe_training(config.data) + mixing.describe(config.objective.mixing)
     lines = [
         f"model     {config.model.name} for {options.num_classes} classes at "
         f"{options.image_size[0]}x{options.image_size[1]} px: {format_count(num_params)} "
@@ -104,9 +104,9 @@ def describe_durations(config: ConfigDict, durations: Durations, num_train_examp
 
 def describe_loss(config: ConfigDict) -> str:
     """What is minimised, and what is done to its gradients and to the result."""
-    parts = [config.loss]
-    if config.label_smoothing:
-        parts.append(f"label smoothing {config.label_smoothing}")
+    parts = [config.objective.loss]
+    if config.objective.label_smoothing:
+        parts.append(f"label smoothing {config.objective.label_smoothing}")
     if config.optimizer.grad_clip_norm:
         parts.append(f"gradients clipped at norm {config.optimizer.grad_clip_norm}")
     if config.ema_decay:

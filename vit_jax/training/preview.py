@@ -29,7 +29,7 @@ def make_preview(
 
     @functools.partial(jax.jit, static_argnums=1, out_shardings=sharding.replicated(mesh))
     def first_rows(batch: Batch, step: int) -> tuple[jax.Array, jax.Array]:
-        paired = pair(batch, step - 1, config.seed, config.mixing)
+        paired = pair(batch, step - 1, config.seed, config.objective.mixing)
         first = jax.tree.map(lambda x: x[:NUM_IMAGES], paired)
         encode = functools.partial(make_targets, num_classes=num_classes)
         return mixed_images(first), mixed_targets(first, encode)

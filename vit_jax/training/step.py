@@ -39,12 +39,12 @@ def make_train_step(
     and so do the gradients.
     """
     places = sharding.shardings_of(abstract)
-    loss_of = LOSSES[config.loss]
+    loss_of = LOSSES[config.objective.loss]
 
     def loss(part: dict, params: dict, batch: Batch, key: jax.Array) -> jax.Array:
         logits = forward(trainable.insert(part, params), mixed_images(batch), key=key)
         encode = functools.partial(
-            make_targets, num_classes=logits.shape[-1], smoothing=config.label_smoothing
+            make_targets, num_classes=logits.shape[-1], smoothing=config.objective.label_smoothing
         )
         targets = mixed_targets(batch, encode)
         return jnp.sum(loss_of(logits, targets) * batch["weight"])
@@ -62,7 +62,7 @@ def make_train_step(
         batch = {**batch, "weight": weight / jnp.maximum(weight.sum(), 1)}
         stream = jax.random.fold_in(jax.random.key(config.seed), STEP_STREAM)
         key = jax.random.fold_in(stream, state.step)
-        batch = pair(batch, state.step, config.seed, config.mixing)
+        batch = pair(batch, state.step, config.seed, config.objective.mixing)
         batch = jax.lax.with_sharding_constraint(batch, sharding.batch_sharding(mesh))
         value, gradients = gradient(state, batch, key)
         part = trainable.select(state.params)

@@ -12,7 +12,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 import vit_jax
-from vit_jax.config import default_config, flatten
+from vit_jax.config import current_name, default_config, flatten
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import write_json
@@ -139,7 +139,8 @@ def as_json(config: ConfigDict) -> dict:
 def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None:
     """Compares two configs as `record_config` describes."""
     # A key that an older version did not know had what is now its default.
-    before = flatten(as_json(default_config())) | flatten(previous)
+    recorded = {current_name(key): value for key, value in flatten(previous).items()}
+    before = flatten(as_json(default_config())) | recorded
     after = flatten(current)
     refused = []
     for key in sorted(before.keys() | after.keys()):
