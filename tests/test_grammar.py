@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 from vit_jax.errors import ConfigError
-from vit_jax.grammar import Amount, Count, Share, parse
+from vit_jax.grammar import parse
+from vit_jax.kinds import Amount, Count, Share
 
 
 def blur(image, rng, /, radius: Amount = 2.0, times: Count = 1):

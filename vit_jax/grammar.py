@@ -12,32 +12,12 @@ import ast
 import dataclasses
 import difflib
 import inspect
-import math
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from vit_jax.errors import ConfigError
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """What an argument may be, in words and as a test."""
-
-    meaning: str
-    accepts: Callable[[Any], bool]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-Count = Annotated[
-    int,
-    Kind("a whole number, at least 0", lambda x: _is_number(x) and isinstance(x, int) and x >= 0),
-]
-Amount = Annotated[float, Kind("a number, at least 0", lambda x: _is_number(x) and x >= 0)]
-Share = Annotated[float, Kind("a number from 0 to 1", lambda x: _is_number(x) and 0 <= x <= 1)]
+from vit_jax.kinds import kind_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +97,7 @@ def _operation(
     bound.apply_defaults()
     hints = typing.get_type_hints(table[name], include_extras=True)
     for argument, value in bound.arguments.items():
-        (kind,) = hints[argument].__metadata__
+        kind = kind_of(hints[argument])
         if not kind.accepts(value):
             raise ConfigError(
                 f"{place}: {argument} of {name} must be {kind.meaning}, not {value!r}."

@@ -17,7 +17,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from vit_jax.data.images.picture import as_array, as_pillow
 from vit_jax.data.images.pillow_policies import autoaugment, randaug_timm, trivial_augment
 from vit_jax.data.images.randaugment_tf import randaug_tf
-from vit_jax.grammar import Amount, Kind, Share
+from vit_jax.kinds import Amount, Kind, Share
 
 # ImageNet's mean and deviation of each channel, and those of its luminance.
 MEAN = {3: (123.675, 116.28, 103.53), 1: (117.0,)}

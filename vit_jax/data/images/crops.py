@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax.data.images.picture import Picture, size_of
 from vit_jax.data.images.resizing import Box, Resizer, Size, without_excess
 from vit_jax.errors import ConfigError
-from vit_jax.grammar import Count, Share
+from vit_jax.kinds import Count, Share
 
 LEAST_RATIO, GREATEST_RATIO = 3 / 4, 4 / 3  # Width / height of a box.
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from vit_jax.data.images.picture import as_array, as_pillow
-from vit_jax.grammar import Amount, Count, Share
+from vit_jax.kinds import Amount, Count, Share
 
 
 class Geometry(NamedTuple):

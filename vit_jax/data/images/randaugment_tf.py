@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from vit_jax.grammar import Amount, Count
+from vit_jax.kinds import Amount, Count
 
 FILL = 128  # Outside the image, and where it is cut out.
 TRANSLATION = 100  # Pixels at magnitude 10.
