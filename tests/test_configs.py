@@ -204,7 +204,7 @@ def test_the_head_has_the_classes_of_the_data_that_is_named(tmp_path, caplog):
 
     dataset = open_dataset(config)
     assert (dataset.num_classes, dataset.class_names) == (3, ("cat", "dog", "fox"))
-    assert dataset.num_train_examples == 12
+    assert dataset.num_examples == 12
 
 
 @pytest.mark.parametrize("dataset", ["imagenet21k", "jft300m"])

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from configs import augreg, bit, deit, deit3, plain_vit, sam, scaling_vit
-from vit_jax import train
 from vit_jax.config import durations, lookup, model_options, validate
+from vit_jax.data.images.transforms import preprocessing_of
 from vit_jax.errors import ConfigError
 from vit_jax.models.registry import count_parameters
 from vit_jax.optimizer.schedules import make_schedule
@@ -159,7 +159,7 @@ def test_deit(model, drop_path):
         optimizer__grad_clip_norm=0.0,
         model__stochastic_depth_rate=drop_path,
     )
-    preprocessing = train.preprocessing_of(config.data)
+    preprocessing = preprocessing_of(config.data)
     assert (preprocessing.mean, preprocessing.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 

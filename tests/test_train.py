@@ -15,9 +15,13 @@ from vit_jax import train
 from vit_jax.checkpoint import TrainState, restore_params
 from vit_jax.config import Durations, default_config
 from vit_jax.devices import sharding
+from vit_jax.objectives.base import Labels
+from vit_jax.objectives.classification import Classification
 from vit_jax.optimizer import build_optimizer
 from vit_jax.optimizer.groups import parameter_groups
 from vit_jax.optimizer.schedules import make_schedule
+from vit_jax.training.experiment import build_schedule
+from vit_jax.training.state import with_weights
 from vit_jax.training.step import make_train_step
 
 MESHES = [{"data": 8}, {"fsdp": 8}, {"data": 2, "fsdp": 4}, {"data": 4, "tensor": 2}]
@@ -51,7 +55,11 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
     mesh = mesh_of(1)
     state = TrainState(jnp.int32(0), params, transformation.init(params), None)
     state = jax.device_put(state, sharding.replicated(mesh))
-    step = make_train_step(config, forward, transformation, groups.trainable, schedule, state, mesh)
+    classes = Labels((), model.options.num_classes)
+    objective = Classification(Classification.Options(), forward, classes)
+    step = make_train_step(
+        config, objective, transformation, groups.trainable, schedule, state, mesh
+    )
     batch = {
         "image": jnp.asarray(file["images"]),
         "label": jnp.asarray(file["labels"]),
@@ -59,7 +67,7 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
     }
     losses = []
     for _ in range(12):
-        state, metrics = step(state, batch)
+        state, metrics = step(state, {}, batch)
         losses.append(float(metrics["loss"]))
     np.testing.assert_allclose(losses, file[f"trajectory_{optimizer}/loss"], atol=1e-4)
     expected = file[f"trajectory_{optimizer}/head_kernel"]
@@ -147,7 +155,7 @@ def test_averaged_parameters_follow_the_formula():
     [(100, 0, False), (20, 90, False), (0, 101, False), (20, 80, True), (0, 100, True)],
 )
 def test_a_rate_that_never_peaks_is_warned_of(warmup, cooldown, peaks, caplog):
-    train.build_schedule(default_config(), Durations(100, warmup, cooldown, 0, 0))
+    build_schedule(default_config(), Durations(100, warmup, cooldown, 0, 0))
     expected = f"100 steps has no room for its warm-up of {warmup} and cooldown of {cooldown}"
     assert (expected in caplog.text) == (not peaks)
 
@@ -228,7 +236,7 @@ def test_of_given_weights_single_layers_may_start_fresh():
         "part": np.ma.masked_array(given, mask),
         "none": jax.ShapeDtypeStruct((3, 2), jnp.float32),
     }
-    params = train.with_weights(state, weights).params
+    params = with_weights(state, weights, objective=None).params
     np.testing.assert_array_equal(params["whole"], given)
     np.testing.assert_array_equal(params["part"], [[0, 1], [7, 7], [4, 5]])
     np.testing.assert_array_equal(params["none"], np.full((3, 2), 7))

@@ -5,11 +5,13 @@ import uuid
 import fsspec
 import pytest
 
+from tests.states import mesh_of
 from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.data.sources.exclusions import as_line, read_list
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import DataError
+from vit_jax.training.experiment import make_experiment
 
 
 def open_split(data, split="train", training=True):
@@ -153,8 +155,11 @@ def test_a_run_trains_without_and_evaluates_with_what_is_in_the_list(exclude, da
     config.data.exclude = data.exclude
     config.data.max_eval_examples = 7
     dataset = open_dataset(config)
-    assert dataset.num_train_examples == len(dataset.train) == 99
-    assert len(dataset.eval) == 7
+    assert dataset.num_examples == len(dataset.source) == 99
+    config.model.update(name="ViT-Ti/2", image_size=8)
+    config.total_steps = 1
+    experiment = make_experiment(config, mesh_of(1), dataset)
+    assert len(experiment.setting(config.data).data.open()) == 7
 
 
 # ---------------------------------------------------------------------------- caps
