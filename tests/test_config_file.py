@@ -103,6 +103,25 @@ def test_unknown_keys_and_wrong_types_are_named(override, message):
         load_config(DIGITS, [override])
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "batch_size=" + "9" * 5000,
+        "optimizer.b1=" + "x" * 100_000,
+        "sweep.learning_rates=" + "(" * 100_000,
+        "model.image_size=" + "(" * 100_000,
+        "data.mean=(" + "9" * 5000 + ",)",
+        "x" * 100_000 + "=1",
+    ],
+    ids=lambda override: override[:20],
+)
+def test_long_values_are_shown_in_part(override):
+    with pytest.raises(ConfigError) as error:
+        model_options(load_config(DIGITS, [override]), num_classes=10)
+    assert override[:15] in str(error.value)
+    assert len(str(error.value)) < 700
+
+
 def test_a_duration_replaces_the_files_in_other_units():
     assert load_config(DIGITS).total_steps == 400
     config = load_config(DIGITS, ["total_examples=1000", "warmup_steps=3"])

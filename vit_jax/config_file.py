@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from vit_jax.config import DURATIONS, MOVED, UNITS, current_name, flatten, lookup
 from vit_jax.errors import ConfigError, UserError
+from vit_jax.kinds import shortened, shown
 
 BOOLEANS = {"true": True, "false": False}
 
@@ -22,7 +23,7 @@ def parse_any(text: str) -> Any:
     """A Python literal, true or false; any other text stands for itself."""
     try:
         return BOOLEANS[text.lower()] if text.lower() in BOOLEANS else ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
@@ -95,26 +96,34 @@ def _run_config_file(path: str) -> ConfigDict:
             reason += "".join(f" config.{old} is config.{MOVED[old]} now." for old in named)
         raise ConfigError(f"{place}: {' '.join(reason.split())}") from error
     if not isinstance(config, ConfigDict):
-        raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {config!r:.80}.")
+        raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {shown(config)}.")
     return config
 
 
 def _set(config: ConfigDict, key: str, text: str) -> None:
     """Sets one key from the command line's text, by the type that the key has."""
-    known = list(flatten(config))
+    known, asked = list(flatten(config)), shortened(key)
     if key not in known:
         if (name := current_name(key)) in known:
-            raise ConfigError(f"--config.{key}: no such key any more; it is --config.{name} now.")
+            raise ConfigError(f"--config.{asked}: no such key any more; it is --config.{name} now.")
         section = key.rpartition(".")[0]
-        near = difflib.get_close_matches(key, known, n=3, cutoff=0)
+        near = difflib.get_close_matches(asked, known, n=3, cutoff=0)
         near += [name for name in known if name.rpartition(".")[0] == section and section]
         raise ConfigError(
-            f"--config.{key}: no such key; the nearest: {', '.join(dict.fromkeys(near))}."
+            f"--config.{asked}: no such key; the nearest: {', '.join(dict.fromkeys(near))}."
         )
     *sections, name = key.split(".")
     place = lookup(config, ".".join(sections)) if sections else config
     parse, expected = PARSERS[place.get_type(name)]
     try:
         place[name] = parse(text)
-    except (ValueError, SyntaxError, TypeError, KeyError) as error:
-        raise ConfigError(f"--config.{key}={text}: expected {expected}.") from error
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        KeyError,
+        ArithmeticError,
+        MemoryError,
+        RecursionError,
+    ) as error:
+        raise ConfigError(f"--config.{key}={shortened(text)}: expected {expected}.") from error

@@ -13,6 +13,7 @@ import jax
 from flax import nnx
 
 from vit_jax.errors import ConfigError
+from vit_jax.kinds import SHOWN, shown
 from vit_jax.models.axial import AxialResNet, AxialResNetOptions, AxialViT, AxialViTOptions
 from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.models.hybrid import Hybrid, HybridOptions
@@ -129,9 +130,9 @@ def find_architecture(name: str) -> Architecture:
         return ARCHITECTURES[name]
     if VIT_NAME.fullmatch(name):
         return Architecture(VisionTransformer, ViTOptions, vit_defaults(name))
-    near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.3)
+    near = difflib.get_close_matches(name[:SHOWN], list_models(), n=3, cutoff=0.3)
     raise ConfigError(
-        f"model.name={name!r} is unknown; the nearest: {', '.join(near or list_models())}."
+        f"model.name={shown(name)} is unknown; the nearest: {', '.join(near or list_models())}."
     )
 
 
