@@ -5,6 +5,7 @@ import difflib
 import importlib.util
 import inspect
 import os
+import pathlib
 import re
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,10 +13,20 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vit_jax.config import DURATIONS, MOVED, UNITS, current_name, flatten, lookup
+import vit_jax
+from vit_jax.config import (
+    DURATIONS,
+    MOVED,
+    UNITS,
+    current_name,
+    default_config,
+    flatten,
+    lookup,
+)
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.kinds import shortened, shown
 
+CONFIGS = "configs"  # The folder of the package's own.
 BOOLEANS = {"true": True, "false": False}
 
 
@@ -50,7 +61,8 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """The config that a file makes, with some keys set anew.
 
     Args:
-      path: FILE, or FILE:ARGUMENTS for `get_config(ARGUMENTS)` of that Python file.
+      path: FILE, or FILE:ARGUMENTS for `get_config(ARGUMENTS)` of that Python file. A file of the
+        package, such as configs/vit.py, is found from any folder that has none of that name.
       overrides: "KEY=VALUE" each, such as "optimizer.learning_rate=3e-4". A duration given in one
         unit replaces the file's in any other.
 
@@ -68,8 +80,22 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
     return config
 
 
+def find_file(file: str) -> str:
+    """The file itself if there is one, else the package's own of that name, such as configs/vit.py.
+
+    An installed package has them inside, a checkout beside it.
+    """
+    package = pathlib.Path(vit_jax.__file__).parent
+    inside = package / CONFIGS
+    own = (inside if inside.is_dir() else package.parent / CONFIGS) / pathlib.Path(file).name
+    if os.path.exists(file) or pathlib.Path(file) != pathlib.Path(CONFIGS, own.name):
+        return file
+    return str(own) if own.is_file() else file
+
+
 def _run_config_file(path: str) -> ConfigDict:
     file, *arguments = path.split(":", 1)
+    file = find_file(file)
     if not os.path.isfile(file):
         raise ConfigError(f"--config={path}: there is no file {file}.")
     if not file.endswith(".py"):
@@ -98,6 +124,15 @@ def _run_config_file(path: str) -> ConfigDict:
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {shown(config)}.")
     return config
+
+
+def describe(config: ConfigDict) -> str:
+    """Every key with its value, one a line; what differs from the default is marked by *."""
+    defaults = flatten(default_config())
+    return "\n".join(
+        f"{'* ' if value != defaults.get(key) else '  '}{key} = {value!r}"
+        for key, value in flatten(config).items()
+    )
 
 
 def _set(config: ConfigDict, key: str, text: str) -> None:
