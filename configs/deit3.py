@@ -12,6 +12,12 @@ Expected on ImageNet at 224 px after both stages, S/16, B/16, L/16, H/14: 80.4, 
 for 400 epochs; 81.4, 83.8, 84.9, 85.2 % for 800; 82.6, 85.2, 86.8, 87.2 % for 90 on ImageNet-21k;
 83.1, 85.7, 87.0 % for 240 (no H/14).
 
+Values for 800 epochs and for ImageNet-21k are those of the commands in the authors' README_revenge.md
+(github.com/facebookresearch/deit), for which they report 81.4 to 87.2 %: on ImageNet-21k the rate
+1e-3, where the paper's table has 3e-3. Those for 400 epochs are the paper's. Sizes of H/14 are what
+its patches cover of the authors' 160 and 128 px. Mixup draws its share and its mode on each device
+there, once for the whole batch here. The stage at 384 px is not here.
+
 After ImageNet-21k the authors keep the head's rows of ImageNet's classes; here the head is new.
 """
 
@@ -35,28 +41,29 @@ class Row(NamedTuple):
     learning_rate: float
     weight_decay: float
     stochastic_depth_rate: float
+    second_stochastic_depth_rate: float  # The second stage's.
 
 
 # Epochs -> model -> first stage.
 ON_IMAGENET = {
     400: {
-        "s16": Row(224, 4e-3, 0.02, 0.0),
-        "b16": Row(192, 3e-3, 0.02, 0.1),
-        "l16": Row(192, 3e-3, 0.02, 0.4),
-        "h14": Row(154, 3e-3, 0.02, 0.5),
+        "s16": Row(224, 4e-3, 0.02, 0.0, 0.0),
+        "b16": Row(192, 3e-3, 0.02, 0.1, 0.1),
+        "l16": Row(192, 3e-3, 0.02, 0.4, 0.4),
+        "h14": Row(154, 3e-3, 0.02, 0.5, 0.5),
     },
     800: {
-        "s16": Row(224, 4e-3, 0.05, 0.05),
-        "b16": Row(192, 3e-3, 0.05, 0.2),
-        "l16": Row(192, 3e-3, 0.05, 0.5),
-        "h14": Row(154, 3e-3, 0.05, 0.6),
+        "s16": Row(224, 4e-3, 0.05, 0.05, 0.0),
+        "b16": Row(192, 3e-3, 0.05, 0.2, 0.2),
+        "l16": Row(192, 3e-3, 0.05, 0.45, 0.45),
+        "h14": Row(154, 3e-3, 0.05, 0.6, 0.55),
     },
 }
 _ON_IMAGENET_21K = {
-    "s16": Row(224, 3e-3, 0.02, 0.05),
-    "b16": Row(224, 3e-3, 0.02, 0.1),
-    "l16": Row(224, 3e-3, 0.02, 0.3),
-    "h14": Row(126, 3e-3, 0.02, 0.5),
+    "s16": Row(224, 1e-3, 0.02, 0.05, 0.05),
+    "b16": Row(224, 1e-3, 0.02, 0.1, 0.15),
+    "l16": Row(224, 1e-3, 0.02, 0.3, 0.4),
+    "h14": Row(126, 1e-3, 0.02, 0.5, 0.45),
 }
 ON_IMAGENET_21K = {90: _ON_IMAGENET_21K, 240: _ON_IMAGENET_21K}
 TABLE = ON_IMAGENET | ON_IMAGENET_21K
@@ -100,7 +107,7 @@ def finetune(model: str, epochs: int) -> ConfigDict:
     config.init = f"runs/deit3_{model}_{epochs}"
     config.init_position_resize = "bicubic"
     config.objective.label_smoothing = 0.1
-    config.model.stochastic_depth_rate = first.stochastic_depth_rate
+    config.model.stochastic_depth_rate = first.second_stochastic_depth_rate
     if epochs in ON_IMAGENET:
         config.total_epochs = 20.0
         config.batch_size = 512
@@ -116,8 +123,6 @@ def finetune(model: str, epochs: int) -> ConfigDict:
         config.data.train_crop = "simple_random"
         config.optimizer.learning_rate = 3e-4
         config.optimizer.weight_decay = first.weight_decay
-        if model == "h14":
-            config.model.stochastic_depth_rate = 0.45
     return config
 
 
@@ -135,6 +140,7 @@ def shared(name: str, data: Dataset) -> ConfigDict:
     config.data.mean = (0.485, 0.456, 0.406)  # ImageNet's.
     config.data.std = (0.229, 0.224, 0.225)
 
+    config.model.gelu = "erf"
     config.model.stochastic_depth_schedule = "constant"
     config.model.layer_scale = 1e-4
     config.model.kernel_std = config.model.position_std = 0.02
