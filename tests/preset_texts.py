@@ -50,7 +50,8 @@ PRESETS = {
     "scaling_vit": ["g14", "G14"],
     "sam": ["s32", "s16", "b32", "b16"],
     "finetune": [f"{model},cifar10" for model in ALL]
-    + [f"{model},{dataset}" for dataset in FINETUNING for model in ("b16", "h14")],
+    + [f"{model},{dataset}" for dataset in FINETUNING for model in ("b16", "h14")]
+    + ["b16,imagenet2012,384"],
     "vtab": [f"{task},l16" for task in TASKS],
 }
 

@@ -34,12 +34,13 @@ ALL = TRANSFORMERS | RESNETS
 
 
 def resolution(name: str, size: int) -> int:
-    """The least image size from `size` on that the model's patches divide: 518 for ViT-H/14.
+    """The largest image size up to `size` that the model's patches divide: 378 for ViT-H/14 at 384.
 
+    The reference's patches leave out what is over.
     A Mixer's size is fixed by its parameters.
     """
     options = registry.model_options(name)
     if isinstance(options, MixerOptions):
         return options.image_size[0]
     stride = options.image_size[0] // options.grid[0] if hasattr(options, "grid") else 1
-    return -(-size // stride) * stride
+    return size // stride * stride
