@@ -11,9 +11,11 @@ from typing import Annotated, Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from vit_jax import objectives
 from vit_jax.choices import unused_options
 from vit_jax.data.images.transforms import train_operations
 from vit_jax.errors import ConfigError
+from vit_jax.evaluators import read_evaluators
 from vit_jax.kinds import (
     Amount,
     Anything,
@@ -244,7 +246,8 @@ class Config:
     checkpoint_every_examples: Count = 0  # The same.
     log_every_steps: whole(1) = 50  # Of the console and the metrics files.
     keep_checkpoints: whole(1) = 1  # The latest so many are kept, and the best one.
-    best_metric: Text = "eval/accuracy"  # The highest is best; "": keep no best checkpoint.
+    evaluators: Text = ""  # See vit_jax/evaluators; "": the objective's own.
+    best_metric: Text = "auto"  # Or eval/accuracy, -eval/loss (the lowest), ...; "": keep no best.
     ema_decay: Fraction = 0.0  # Of the averaged parameters; 0: none.
     init: Text = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
     init_skip: Expression = ""  # Parameters that start fresh all the same.
@@ -298,7 +301,8 @@ def validate(config: ConfigDict) -> None:
     train_operations(config.data)
     _check_channels(config)
     _check_sharpness(config.optimizer.sharpness)
-    _check_loss(config.objective)
+    objectives.chosen_options(config.objective)
+    read_evaluators(config.evaluators)
     _check_units(config)
     for section, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
         for key in unused_options(config[section], choices):
@@ -322,14 +326,6 @@ def _check_sharpness(sharpness: ConfigDict) -> None:
         raise ConfigError(
             f"config.optimizer.sharpness.rho_min={sharpness.rho_min}: must be at most "
             f"config.optimizer.sharpness.rho={sharpness.rho}."
-        )
-
-
-def _check_loss(objective: ConfigDict) -> None:
-    if objective.loss == "binary" and objective.label_smoothing:
-        raise ConfigError(
-            "config.objective.label_smoothing: the binary loss counts any target above 0 as 1; set "
-            "it to 0."
         )
 
 
