@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from tests.runs import read_metrics, start_command
-from vit_jax import main
+from vit_jax import main, sweep
 from vit_jax.checkpoint import restore_params
 from vit_jax.optimizer.schedules import make_schedule
 
@@ -101,6 +101,17 @@ def test_a_directory_is_needed_but_not_for_a_dry_run(command):
     assert code == 0
     assert "ViT-H/14 for 18291 classes" in output
     assert "E " not in [line[:2] for line in output.splitlines()]
+
+
+@pytest.mark.parametrize("module", [main, sweep])
+def test_the_config_is_printed_without_a_run(module, capsys, restored_logging):
+    assert module.main((*TINY, "--print_config")) == 0
+    output = capsys.readouterr()
+    assert "* total_steps = 2\n" in output.out
+    assert "  seed = 0\n" in output.out
+    assert output.err == ""
+    assert module.main((*TINY, "--print_config", "--config.batch_size=0")) == 2
+    assert "config.batch_size=0: must be" in error_of(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

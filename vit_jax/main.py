@@ -12,10 +12,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 import jax
+from ml_collections import ConfigDict
 
 from vit_jax import train
 from vit_jax.command_line import Parser, add_process_flags, connect, parse_with_config
-from vit_jax.config_file import load_config
+from vit_jax.config import validate
+from vit_jax.config_file import describe, load_config
 from vit_jax.console import setup_logging
 from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError, UserError
@@ -39,11 +41,20 @@ def parse_flags(
     parser = Parser(command, description)
     parser.add_argument("--workdir", metavar="DIR", help="where its files go, and resume from")
     parser.add_argument("--dry_run", action="store_true", help="check and describe the run only")
+    parser.add_argument(
+        "--print_config", action="store_true", help="list every key; * is not the default's value"
+    )
     add_process_flags(parser)
     flags, overrides = parse_with_config(parser, arguments)
-    if not flags.workdir and not flags.dry_run:
+    if not (flags.workdir or flags.dry_run or flags.print_config):
         raise ConfigError("Name a directory for the run's files: --workdir=DIR.")
     return flags, overrides
+
+
+def print_config(config: ConfigDict) -> None:
+    """Writes every key to standard output; raises ConfigError for a value that cannot work."""
+    validate(config)
+    print(describe(config))
 
 
 def run_command(
@@ -64,6 +75,9 @@ def run_command(
     exit_code, results, workdir = 0, {}, ""
     try:
         flags, overrides = parse_flags(arguments, command, description)
+        if flags.print_config:
+            print_config(load_config(flags.config, overrides))
+            return exit_code, results, workdir
         connect(flags)
         config = load_config(flags.config, overrides)
         with stop_signal() as stop:

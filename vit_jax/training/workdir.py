@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from orbax.checkpoint.utils import checkpoint_steps
 
 import vit_jax
+from vit_jax import objectives
 from vit_jax.config import current_name, default_config, flatten
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
@@ -139,8 +140,12 @@ def record_config(
 
 
 def as_json(config: ConfigDict) -> dict:
-    """The config through JSON and back, so that pairs equal the lists they are stored as."""
-    return json.loads(config.to_json_best_effort())
+    """The config through JSON and back, so that pairs equal the lists they are stored as.
+
+    What is None of the objective's options is their default.
+    """
+    content = json.loads(config.to_json_best_effort())
+    return {**content, "objective": objectives.resolved(config.objective)}
 
 
 def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None:
