@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 
-from vit_jax.data.sources.examples import Example
+from vit_jax.data.sources.examples import Example, Source
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbered:
+class Numbered(Source):
     """Images that hold their index."""
 
     size: int

@@ -13,7 +13,7 @@ from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.cache import Cached
 from vit_jax.data.loading.chunks import Skipping
 from vit_jax.data.loading.order import Order
-from vit_jax.data.sources.examples import Source, has_label_sets
+from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.models.base import as_pair
@@ -79,7 +79,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     train, evaluation = open_split(data.train_split, True), open_split(data.eval_split, False)
     names = train.class_names
     num_classes = num_classes or len(names)
-    if has_label_sets(train):
+    if train.multi_label:
         check_several_labels(config, len(names))
     if data.cache_gib:
         train = Cached(train, channels, data.cache_gib)

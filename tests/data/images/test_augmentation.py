@@ -13,7 +13,7 @@ from vit_jax.data.images.augmentation import (
 )
 from vit_jax.data.images.transforms import train_transform
 from vit_jax.data.loading.pipeline import host_batches
-from vit_jax.data.sources.examples import Example
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import ConfigError
 from vit_jax.grammar import parse
 
@@ -189,7 +189,7 @@ def test_the_same_image_and_seed_give_the_same_uint8(name, channels):
     np.testing.assert_array_equal(image, before)
 
 
-class Photographs:
+class Photographs(Source):
     """Twelve parts of a photograph."""
 
     class_names = ("temple",)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.loading.order import Order, RowGenerator
-from vit_jax.data.sources.examples import Example, Source, fetch, has_label_sets
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Skipping:
     @classmethod
     def of(cls, source: Source, image_shape: tuple[int, int, int], num_classes: int) -> Skipping:
         """Black images without a class, for what `source` cannot read."""
-        label = np.zeros(num_classes, np.float32) if has_label_sets(source) else 0
+        label = np.zeros(num_classes, np.float32) if source.multi_label else 0
         return cls(np.zeros(image_shape, np.uint8), label)
 
     def report(self, unread: list[tuple[str, str]]) -> None:
@@ -94,7 +94,7 @@ class Chunks:
         mask = (positions < self.order.num_examples) | (self.order.seed is not None)
         # Padding repeats a row; where there is nothing else, it is loaded all the same.
         loaded = np.flatnonzero(mask) if mask.any() else np.zeros(1, int)
-        examples = fetch(self.source, indices[loaded].tolist())
+        examples = self.source.fetch(indices[loaded].tolist())
         draws = self._generators(positions[loaded].tolist())
         images, labels, unread = None, {}, []
         try:

@@ -12,7 +12,7 @@ import zlib
 import ml_collections
 import numpy as np
 
-from vit_jax.data.sources.examples import Example
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.data.sources.splits import EVALUATION_SPLITS, Shape, Splits
 from vit_jax.errors import ConfigError, DataError
 
@@ -20,12 +20,12 @@ _MOST_DIMENSIONS = 4  # Images, rows, columns, channels.
 
 
 @dataclasses.dataclass(frozen=True)
-class Arrays:
+class Arrays(Source):
     """A split that fits in memory: images uint8 [N, H, W, C] and labels [N]."""
 
     split: str
     images: np.ndarray
-    labels: np.ndarray
+    labels: np.ndarray = dataclasses.field()
     class_names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -160,7 +160,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fake:
+class Fake(Source):
     """Patterns made from the index and the label: deterministic, cheap, and learnable."""
 
     size: int

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.data.sources.examples import Example, LabelSets, as_label
+from vit_jax.data.sources.examples import Example, LabelSets, Source, as_label
 from vit_jax.errors import DataError
 
 _CHUNK = 1 << 16  # Names that are moved at once, which bounds what is held twice.
@@ -98,7 +98,7 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageFiles:
+class ImageFiles(Source):
     """Encoded image files, read when asked for.
 
     `names` are paths below `root`, with "/", or complete paths and URLs.
@@ -106,13 +106,8 @@ class ImageFiles:
 
     root: str
     names: Names
-    labels: np.ndarray | LabelSets  # int32 [N], or sets
+    labels: np.ndarray | LabelSets = dataclasses.field()  # int32 [N], or sets
     class_names: tuple[str, ...]
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether a label is an array."""
-        return isinstance(self.labels, LabelSets)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -89,14 +89,6 @@ def attempt(function: Callable[..., Value], value: Any, *arguments: Any) -> Valu
         return error
 
 
-def only(fetched: list[Value | DataError]) -> Value:
-    """The one thing that was fetched; raises the DataError that it is."""
-    (value,) = fetched
-    if isinstance(value, DataError):
-        raise value
-    return value
-
-
 def _neighbours(places_: Sequence[Place]) -> Iterator[list[Place]]:
     """Groups sorted places that are best read at once."""
     group: list[Place] = []

@@ -158,7 +158,7 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Labell
         if names.count(name) > 1:
             raise DataError(f"config.data.classes: {name!r} is named twice.")
     chosen = np.array([source.class_names.index(name) for name in names])
-    labels = getattr(source, "labels", None)
+    labels = source.labels
     if labels is None:
         logger.info("config.data.classes: every example of %s is read for its class.", where)
         labels = np.array([source[index].label for index in range(len(source))])

@@ -19,7 +19,7 @@ from vit_jax.data.sources.examples import Example, LabelSets, Source, as_label
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.data.sources.names import Names
 from vit_jax.data.sources.record_index import Index, open_index
-from vit_jax.data.sources.records import Records, attempt, only
+from vit_jax.data.sources.records import Records, attempt
 from vit_jax.data.sources.shards import find_shards
 from vit_jax.data.sources.splits import (
     EVALUATION_SPLITS,
@@ -37,7 +37,7 @@ from vit_jax.errors import DataError
 logger = logging.getLogger(__name__)
 
 
-class Tar:
+class Tar(Source):
     """The images in tar shards, still encoded.
 
     Args:
@@ -56,17 +56,8 @@ class Tar:
         self._records = Records(index.paths, self._index.shards, _parse)
         self._names = (-1, Names.of([]))  # Of the shard that was last asked for.
 
-    @property
-    def multi_label(self) -> bool:
-        """Whether a label is an array."""
-        return isinstance(self.labels, LabelSets)
-
     def __len__(self) -> int:
         return len(self.labels)
-
-    def __getitem__(self, index: int) -> Example:
-        """Raises DataError if the image cannot be read."""
-        return only(self.fetch([index]))
 
     def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
         """Several examples, with neighbours in one request; what fails stands for itself."""
