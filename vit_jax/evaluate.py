@@ -37,7 +37,8 @@ from vit_jax.command_line import (
 )
 from vit_jax.config import current_name, default_config, flatten
 from vit_jax.data.classes import LabelledForModel, match_classes
-from vit_jax.data.loading.chunks import Skipping
+from vit_jax.data.loading.chunks import Loading, Skipping
+from vit_jax.data.loading.order import Order
 from vit_jax.data.loading.pipeline import batches
 from vit_jax.data.sources.registry import open_source
 from vit_jax.devices import sharding
@@ -215,17 +216,10 @@ def measure(
     rows, stopwatch = sharding.batch_sharding(classifier.mesh), Stopwatch()
     size = classifier.round_up(per_batch)
     options = model.options
-    loaded = batches(
-        examples,
-        make_transform(model),
-        batch_size=size,
-        sharding=rows,
-        seed=None,
-        skipping=Skipping.of(
-            examples, (*options.image_size, options.channels), options.num_classes
-        ),
-    )
-    with contextlib.closing(loaded):
+    skipping = Skipping.of(examples, (*options.image_size, options.channels), options.num_classes)
+    order = Order(len(examples), seed=None)
+    loading = Loading(examples, make_transform(model), order, size, skipping=skipping)
+    with contextlib.closing(batches(loading, rows)) as loaded:
         means = evaluator(classifier.params, stopwatch.time(loaded))
         seconds = stopwatch.seconds
     if not means["count"]:

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from vit_jax.data.images import transforms
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.cache import Cached
-from vit_jax.data.loading.chunks import Skipping
+from vit_jax.data.loading.chunks import Loading, Skipping
 from vit_jax.data.loading.order import Order
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.registry import open_source
@@ -104,14 +104,32 @@ def check_several_labels(config: ConfigDict, num_classes: int) -> None:
         )
 
 
-def block_of(data: ConfigDict) -> int:
-    """How many neighbours in the source stay together in the order of examples."""
-    return BLOCK if data.shuffle == "blocks" else 1
+def train_loading(config: ConfigDict, dataset: Dataset) -> Loading:
+    """How the training examples become batches."""
+    block = BLOCK if config.data.shuffle == "blocks" else 1
+    return Loading(
+        dataset.train,
+        dataset.train_transform,
+        Order(len(dataset.train), config.seed, block),
+        config.batch_size,
+        copies=config.data.repeated_augmentation,
+        skipping=dataset.train_skipping,
+        num_threads=config.data.num_threads,
+        num_workers=config.data.num_workers,
+    )
 
 
-def train_order(config: ConfigDict, dataset: Dataset) -> Order:
-    """The order of the training examples, without repeated augmentation."""
-    return Order(len(dataset.train), config.seed, block_of(config.data))
+def eval_loading(config: ConfigDict, dataset: Dataset) -> Loading:
+    """How every evaluation example becomes part of a batch once, in order."""
+    return Loading(
+        dataset.eval,
+        dataset.eval_transform,
+        Order(len(dataset.eval), None),
+        config.batch_size,
+        skipping=dataset.eval_skipping,
+        num_threads=config.data.num_threads,
+        num_workers=max(config.data.num_workers, 0),  # By default none: starting them takes long.
+    )
 
 
 def train_batches(
@@ -123,36 +141,14 @@ def train_batches(
     stop: int | None,
 ) -> Iterator[Batch]:
     """The batches of updates `start` + 1 to `stop`, if any, on the devices; close it when done."""
-    return pipeline.batches(
-        dataset.train,
-        dataset.train_transform,
-        batch_size=config.batch_size,
-        sharding=sharding,
-        seed=config.seed,
-        block=block_of(config.data),
-        copies=config.data.repeated_augmentation,
-        start=start,
-        stop=stop,
-        skipping=dataset.train_skipping,
-        num_threads=config.data.num_threads,
-        num_workers=config.data.num_workers,
-    )
+    return pipeline.batches(train_loading(config, dataset), sharding, start, stop)
 
 
 def eval_batches(
     config: ConfigDict, dataset: Dataset, sharding: jax.sharding.Sharding
 ) -> Iterator[Batch]:
     """Every evaluation example once, in order; the last batch is padded and masked."""
-    return pipeline.batches(
-        dataset.eval,
-        dataset.eval_transform,
-        batch_size=config.batch_size,
-        sharding=sharding,
-        seed=None,
-        skipping=dataset.eval_skipping,
-        num_threads=config.data.num_threads,
-        num_workers=max(config.data.num_workers, 0),  # By default none: starting them takes long.
-    )
+    return pipeline.batches(eval_loading(config, dataset), sharding)
 
 
 def count_skipped(config: ConfigDict, dataset: Dataset, count: int) -> dict[str, int]:

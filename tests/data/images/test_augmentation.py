@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter
 
+from tests.data.example_sources import loading
 from tests.data.pictures import photograph
 from vit_jax.data.images.augmentation import (
     AUGMENTATIONS,
@@ -210,9 +211,8 @@ def test_threads_and_worker_processes_give_the_same_images(data, layout):
     transform = train_transform(data, (32, 32), 3)
     loaded = []
     for layout_ in ({"num_threads": 1}, layout):
-        iterator = host_batches(
-            Photographs(), transform, np.arange(8), batch_size=8, seed=3, stop=3, **layout_
-        )
+        examples = loading(Photographs(), transform, batch_size=8, seed=3, **layout_)
+        iterator = host_batches(examples, np.arange(8), stop=3)
         loaded.append(np.concatenate([batch["image"] for batch in iterator]))
     np.testing.assert_array_equal(*loaded)
 
