@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections.abc import Sequence
 
@@ -11,7 +10,6 @@ import ml_collections
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.listing import (
     IMAGE_EXTENSIONS,
     Listing,
@@ -25,13 +23,11 @@ from vit_jax.data.sources.splits import (
     Shape,
     Splits,
     check_known_classes,
-    held_out,
+    hold_out,
     with_synonyms,
 )
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import DataError
-
-logger = logging.getLogger(__name__)
 
 _LAYOUT = (
     "expected DIR/train/CLASS/*.jpg with DIR/val/CLASS/*.jpg (or validation, or test), or only "
@@ -62,7 +58,14 @@ def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     evaluation = [name for name in EVALUATION_SPLITS if name in names]
     if not evaluation:
         prefix = "train/" if "train" in names else ""
-        return _held_out(root, prefix, data)
+        listing = functools.cache(lambda: _list(root, prefix, data.index_dir))
+        splits = hold_out(
+            lambda: listing().hashes,
+            lambda indices: Subset(_files(root, listing()), indices),
+            data.held_out_fraction,
+            storage.join(root, prefix),
+        )
+        return with_synonyms(splits)
     # A trained model may be evaluated without its training images: then the split's own classes.
     reference = "train" if "train" in names else evaluation[0]
 
@@ -80,24 +83,6 @@ def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
         return _files(root, listing, classes)
 
     return with_synonyms({name: functools.partial(open_split, name) for name in names})
-
-
-def _held_out(root: str, prefix: str, data: ml_collections.ConfigDict) -> Splits:
-    """Splits the images below `root`/`prefix` by a hash of their names below that folder."""
-
-    def open_split(evaluation: bool) -> Source:
-        listing = _list(root, prefix, data.index_dir)
-        chosen = held_out(listing.hashes, data.held_out_fraction)
-        if evaluation:
-            logger.info(
-                "%s has no split for evaluation: %d of its %d images are held out for it.",
-                *(storage.join(root, prefix), chosen.sum(), len(chosen)),
-            )
-        return Subset(_files(root, listing), np.flatnonzero(chosen == evaluation))
-
-    train = {"train": functools.partial(open_split, False)}
-    evaluation = functools.partial(open_split, True)
-    return with_synonyms(train | ({"validation": evaluation} if data.held_out_fraction else {}))
 
 
 def _files(root: str, listing: Listing, classes: Sequence[str] | None = None) -> ImageFiles:

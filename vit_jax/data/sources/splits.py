@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import logging
 import os
@@ -49,6 +50,34 @@ def held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
     """
     threshold = max(fraction, hashes.min(initial=1.0)) if fraction else -1.0
     return hashes <= threshold
+
+
+def hold_out(
+    hashes: Callable[[], np.ndarray],
+    open_part: Callable[[np.ndarray], Source],
+    fraction: float,
+    where: str,
+) -> Splits:
+    """The splits of data that has but one: "train" and, unless `fraction` is 0, "validation".
+
+    Args:
+        hashes: gives the `uniform_hash` [N] of the examples' names.
+        open_part: opens the examples at some indices, in order.
+        fraction: of the examples that are held out; see `held_out`.
+        where: the data's name, for the log.
+    """
+
+    def open_split(evaluation: bool) -> Source:
+        chosen = held_out(hashes(), fraction)
+        if evaluation:
+            logger.info(
+                "%s has no split for evaluation: %d of its %d images are held out for it.",
+                *(where, chosen.sum(), len(chosen)),
+            )
+        return open_part(np.flatnonzero(chosen == evaluation))
+
+    splits = {"train": functools.partial(open_split, False)}
+    return splits | ({"validation": functools.partial(open_split, True)} if fraction else {})
 
 
 def with_synonyms(splits: Splits) -> Splits:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 from collections.abc import Sequence
 
 import ml_collections
@@ -26,15 +25,13 @@ from vit_jax.data.sources.splits import (
     Shape,
     Splits,
     check_known_classes,
-    held_out,
+    hold_out,
     with_synonyms,
 )
 from vit_jax.data.sources.tar_members import read_member
 from vit_jax.data.sources.tar_samples import classes_of, names_of, scan
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import DataError
-
-logger = logging.getLogger(__name__)
 
 
 class Tar(Source):
@@ -88,8 +85,8 @@ class Tar(Source):
         return Tar, (self._index, self._root, self.class_names)  # A worker reads the index itself.
 
 
-def tar(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
-    """The splits of the tar shards that `place` stands for; `find_shards` says which they are.
+def tar(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+    """The splits of the tar shards that `location` stands for; `find_shards` says which they are.
 
     The training split's classes serve them all. Where labels are numbers, their names are the lines
     of `classes.txt`, or the list in `classes.json`, beside the shards. Without a split for
@@ -98,7 +95,7 @@ def tar(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     Raises:
         DataError: there are no shards.
     """
-    root, shards = find_shards(place)
+    root, shards = find_shards(location)
     reference = "train" if "train" in shards else next(iter(shards))
 
     @functools.cache
@@ -108,20 +105,14 @@ def tar(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     def open_split(split: str) -> Tar:
         return Tar(index_of(split), root, _class_names(index_of(reference), root, shape))
 
-    def open_part(is_held_out: bool) -> Source:
-        hashes = [shard["hash"] for shard in index_of("train").shards]
-        chosen = held_out(np.concatenate(hashes), data.held_out_fraction)
-        if is_held_out:
-            logger.info(
-                "%s has no split for evaluation: %d of its %d images are held out for it.",
-                *(place, chosen.sum(), len(chosen)),
-            )
-        return Subset(open_split("train"), np.flatnonzero(chosen == is_held_out))
-
     splits: Splits = {split: functools.partial(open_split, split) for split in shards}
-    if data.held_out_fraction and not splits.keys() & set(EVALUATION_SPLITS):
-        splits["train"] = functools.partial(open_part, False)
-        splits["validation"] = functools.partial(open_part, True)
+    if not splits.keys() & set(EVALUATION_SPLITS):
+        splits |= hold_out(
+            lambda: np.concatenate([shard["hash"] for shard in index_of("train").shards]),
+            lambda indices: Subset(open_split("train"), indices),
+            data.held_out_fraction,
+            location,
+        )
     return with_synonyms(splits)
 
 
