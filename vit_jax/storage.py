@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 class Version(NamedTuple):
-    """What changes when a file does: its size in bytes, and when or as what it was written."""
+    """A file's size in bytes, and when or as what it was written: one changes when the file does."""
 
     size: int
     written: str
@@ -96,7 +96,7 @@ def is_folder(path: str) -> bool:
 
 
 def list_folder(path: str) -> Iterator[Entry]:
-    """What a folder holds, in any order.
+    """The files and folders in a folder, in any order.
 
     Raises:
         DataError: it cannot be listed.
@@ -148,7 +148,7 @@ def glob(pattern: str) -> list[str]:
 
 
 def version_of(path: str) -> Version:
-    """What changes when the file at `path` does; raises OSError if there is none, as `read` does."""
+    """The version of the file at `path`; raises OSError if there is none, as `read` does."""
     if not is_remote(path):
         status = os.stat(path)
         return Version(status.st_size, str(status.st_mtime_ns))
@@ -247,7 +247,7 @@ def _named_errors(path: str) -> Iterator[None]:
 
 
 def _filesystem(path: str) -> fsspec.AbstractFileSystem:
-    """Where a URL leads; fsspec keeps one for each store."""
+    """The file system of a URL; fsspec keeps one for each store."""
     try:
         return fsspec.core.url_to_fs(path)[0]
     except (ImportError, ValueError) as error:

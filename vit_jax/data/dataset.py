@@ -105,7 +105,7 @@ def check_several_labels(config: ConfigDict, num_classes: int) -> None:
 
 
 def train_loading(config: ConfigDict, dataset: Dataset) -> Loading:
-    """How the training examples become batches."""
+    """The loading of training batches."""
     block = BLOCK if config.data.shuffle == "blocks" else 1
     return Loading(
         dataset.train,
@@ -120,7 +120,7 @@ def train_loading(config: ConfigDict, dataset: Dataset) -> Loading:
 
 
 def eval_loading(config: ConfigDict, dataset: Dataset) -> Loading:
-    """How every evaluation example becomes part of a batch once, in order."""
+    """The loading of evaluation batches: every example once, in order."""
     return Loading(
         dataset.eval,
         dataset.eval_transform,

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Skipping:
-    """What stands for an example that cannot be read: a row whose mask is False, never another one.
+    """The row that stands for an example that cannot be read: its mask is False.
 
     Its name and the reason are logged once.
     """
@@ -66,7 +66,7 @@ class Buffers:
 
 @dataclasses.dataclass(frozen=True)
 class Loading:
-    """How the examples of a source become batches.
+    """All that says how the examples of a source become batches.
 
     Attributes:
         source: the examples.
@@ -94,7 +94,7 @@ class Loading:
 
     @functools.cached_property
     def num_distinct(self) -> int:
-        """How many different examples make a batch."""
+        """The number of different examples in a batch."""
         return num_distinct_rows(self.batch_size, self.copies)
 
 
@@ -151,7 +151,7 @@ class Chunks:
         }
 
     def _generators(self, positions: list[int]) -> Iterator[tuple[np.random.Generator, ...]]:
-        """What the transform is given besides the image."""
+        """The arguments of the transform besides the image, for each position."""
         seed = self.loading.order.seed
         generator = None if seed is None else RowGenerator(seed)
         for position in positions:
@@ -181,7 +181,7 @@ class Chunks:
             ) from error
 
     def _allocate(self, number: int, part: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Where the images of a chunk go, uint8 [rows, *shape]."""
+        """The array for the images of a chunk, uint8 [rows, *shape]."""
         rows = len(self.parts[part])
         if self.buffers is None:
             return np.empty((rows, *shape), np.uint8)
@@ -190,7 +190,7 @@ class Chunks:
 
 
 def num_distinct_rows(batch_size: int, copies: int) -> int:
-    """How many different examples make a batch in which each stands up to `copies` times.
+    """The number of different examples in a batch in which each stands up to `copies` times.
 
     Row i holds the example that row i modulo this number holds, so that copies lie far apart. No
     row has the example of its neighbour, the first and the last being neighbours too: mixup mixes

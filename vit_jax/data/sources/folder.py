@@ -35,14 +35,14 @@ _LAYOUT = (
 )
 
 
-def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
-    """Lists the splits below the folder `place`; the training split's classes serve them all.
+def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+    """Lists the splits below the folder `location`; the training split's classes serve them all.
 
     "validation", "val" and "test" stand for one another where the exact one is absent. Without any
     of them, `held_out_fraction` of the training images is held out.
 
     Args:
-        place: a path, or a URL that fsspec knows.
+        location: a path, or a URL that fsspec knows.
         data: `config.data`; `index_dir` is where lists of files are kept.
         shape: not needed.
 
@@ -50,10 +50,10 @@ def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
         DataError: no such folder, or not one of the two layouts; the message describes them.
     """
     del shape
-    root = os.path.expanduser(place)
-    there = place and storage.probe(root, f"config.data.source=folder:{place}")
+    root = os.path.expanduser(location)
+    there = location and storage.probe(root, f"config.data.source=folder:{location}")
     if not there or not storage.is_folder(root):
-        raise DataError(f"config.data.source=folder:{place}: no such folder; {_LAYOUT}.")
+        raise DataError(f"config.data.source=folder:{location}: no such folder; {_LAYOUT}.")
     names = folders_in(root)
     evaluation = [name for name in EVALUATION_SPLITS if name in names]
     if not evaluation:
@@ -89,8 +89,8 @@ def _files(root: str, listing: Listing, classes: Sequence[str] | None = None) ->
     """The source of the files listed, labelled by `classes`, or else by the listing's own."""
     if classes is None:
         return ImageFiles(root, listing.files, listing.labels, tuple(listing.class_names))
-    places = {label: place for place, label in enumerate(classes)}
-    relabelled = np.array([places[label] for label in listing.class_names], np.int32)
+    numbers = {label: number for number, label in enumerate(classes)}
+    relabelled = np.array([numbers[label] for label in listing.class_names], np.int32)
     return ImageFiles(root, listing.files, relabelled[listing.labels], tuple(classes))
 
 

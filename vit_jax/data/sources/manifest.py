@@ -63,8 +63,8 @@ class Table:
     paths: Names  # [N]
     hashes: np.ndarray  # float64 [N], `uniform_hash` of the paths
     lines: np.ndarray  # int64 [N]
-    splits: np.ndarray  # int8 [N], places in `_SPLITS`; -1: there is no such column
-    labels: LabelSets  # [N], places in `words`
+    splits: np.ndarray  # int8 [N], by the order of `_SPLITS`; -1: there is no such column
+    labels: LabelSets  # [N], numbers of `words`
     words: tuple[str, ...]  # the labels as they are written
     single: bool  # whether the column is `label`
 
@@ -132,8 +132,8 @@ def _classes(
     known = np.unique(table.labels.take(training).classes)
     if not all(re.fullmatch(r"0|-?[1-9]\d*", word) for word in table.words):
         classes = tuple(sorted((table.words[word] for word in known), key=natural_order))
-        places = {name: place for place, name in enumerate(classes)}
-        return classes, np.array([places.get(word, -1) for word in table.words], np.int32)
+        known_names = {name: number for number, name in enumerate(classes)}
+        return classes, np.array([known_names.get(word, -1) for word in table.words], np.int32)
     # Of a number without end, its first digits say enough.
     values = np.array([min(int(word[:20]), _MOST_CLASSES) for word in table.words])
     if bad := [word for word, value in enumerate(values) if not 0 <= value < _MOST_CLASSES]:
@@ -160,8 +160,8 @@ def _check_classes(
 
 def _where(table: Table, word: int) -> str:
     """The file and the first line with a word."""
-    places = np.flatnonzero(table.labels.classes == word)
-    rows = np.searchsorted(table.labels.ends, places, side="right")
+    found = np.flatnonzero(table.labels.classes == word)
+    rows = np.searchsorted(table.labels.ends, found, side="right")
     return f"{table.file}:{table.lines[rows].min()}"
 
 
@@ -205,10 +205,10 @@ def _read_table(file: str, version: storage.Version) -> Table:
 
 
 def _check_unique(table: Table) -> None:
-    for place in np.flatnonzero(np.diff(table.hashes) == 0):
-        path = table.paths[place]
-        if path == table.paths[place + 1]:
-            first, second = table.lines[place : place + 2]
+    for row in np.flatnonzero(np.diff(table.hashes) == 0):
+        path = table.paths[row]
+        if path == table.paths[row + 1]:
+            first, second = table.lines[row : row + 2]
             raise DataError(
                 f"{table.file}:{second}: {path} is on line {first} already: give each image one line."
             )

@@ -20,7 +20,7 @@ class Names(Sequence[str]):
     """A sequence of strings in two arrays: some 50 bytes a name instead of 150, and mapped if saved.
 
     Bytes that are not UTF-8, as in the names of some old files, are kept (`surrogateescape`).
-    Pickled, saved names are the place they lie in; others are their two arrays.
+    Pickled, saved names are the path of their files; others are their two arrays.
     """
 
     def __init__(self, text: np.ndarray, offsets: np.ndarray, path: str = ""):
@@ -69,7 +69,7 @@ class Names(Sequence[str]):
         for start in range(0, len(indices), _CHUNK):
             chunk = slice(start, start + _CHUNK)
             first, last = offsets[start], offsets[start + len(indices[chunk])]
-            # Where each byte comes from: its place here, moved as far as its name is moved.
+            # Where each byte comes from: its offset here, moved as far as its name is moved.
             moved = self._offsets[indices[chunk]] - offsets[start : start + len(indices[chunk])]
             text[first:last] = self._text[np.arange(first, last) + np.repeat(moved, lengths[chunk])]
         return Names(text, offsets)

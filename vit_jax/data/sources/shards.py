@@ -1,4 +1,4 @@
-"""Which tar shards a pattern stands for, and to which split each belongs."""
+"""The tar shards that a pattern stands for, by split."""
 
 from __future__ import annotations
 

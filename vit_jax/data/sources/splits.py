@@ -26,7 +26,7 @@ Splits = dict[str, Callable[[], Source]]  # Split name -> opens it.
 
 
 class Shape(NamedTuple):
-    """What `fake` has to look like."""
+    """The form of `fake` images, and how many classes they have."""
 
     image_size: tuple[int, int]
     channels: int
@@ -40,7 +40,7 @@ def uniform_hash(name: str) -> float:
 
 
 def held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
-    """Which examples are held out for evaluation, by the `uniform_hash` [N] of their names.
+    """Chooses the examples that are held out for evaluation, by the `uniform_hash` [N] of their names.
 
     Adding examples never moves one from split to split. Only if the hash selects none of a few is
     the one with the lowest hash held out, so that there is something to evaluate.
@@ -90,7 +90,7 @@ def with_synonyms(splits: Splits) -> Splits:
 def check_known_classes(
     found: Sequence[str], known: Sequence[str], where: str, reference: str
 ) -> None:
-    """Raises DataError if classes `found` in one place are not among those `known` from another."""
+    """Raises DataError unless the classes `found` in one split are among those `known` from another."""
     if unknown := sorted(set(found).difference(known)):
         raise DataError(
             f"{where} has classes that {reference} lacks: {abbreviate(unknown)}; "
@@ -173,7 +173,7 @@ def _boundary(text: str | None, default: int, length: int, split: str) -> int:
 
 
 def select_classes(source: Source, names: tuple[str, ...], where: str) -> Labelled:
-    """The examples of `source` with these classes, which are labelled by their place in `names`.
+    """The examples of `source` with these classes, which are labelled by the order of `names`.
 
     Raises DataError if a class is unknown or named twice.
     """
@@ -195,8 +195,8 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Labell
         indices, sets = labels.restricted(chosen)
         return Labelled(Subset(source, indices), sets, names)
     indices = np.flatnonzero(np.isin(labels, chosen))
-    places = np.argsort(chosen)
-    relabelled = places[np.searchsorted(chosen[places], labels[indices])]
+    by_number = np.argsort(chosen)
+    relabelled = by_number[np.searchsorted(chosen[by_number], labels[indices])]
     return Labelled(Subset(source, indices), relabelled, names)
 
 

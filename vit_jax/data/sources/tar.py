@@ -158,15 +158,15 @@ def _names_beside(root: str) -> tuple[str, ...]:
 
 
 def _labels(index: Index, class_names: tuple[str, ...]) -> np.ndarray | LabelSets:
-    """The labels of all images, as places in `class_names`: int32 [N], or sets."""
+    """The labels of all images, by the order of `class_names`: int32 [N], or sets."""
     labels, counts, has_sets = [], [], False
-    places = {name: place for place, name in enumerate(class_names)}
+    numbers = {name: number for number, name in enumerate(class_names)}
     for path, shard in zip(index.paths, index.shards, strict=True):
         label, count, classes = shard["label"], shard["count"], classes_of(shard)
-        if not places.keys() >= set(classes):
+        if not numbers.keys() >= set(classes):
             check_known_classes(classes, class_names, path, "the training split")
         if classes:
-            label = np.array([places[name] for name in classes], np.int32)[label]
+            label = np.array([numbers[name] for name in classes], np.int32)[label]
         if label.max(initial=-1) >= len(class_names):
             raise DataError(
                 f"{path} has the label {label.max():,}, but the training split has only "

@@ -142,13 +142,13 @@ def names_of(features: Any, label: str) -> list[str] | None:
     return getattr(features[label], "names", None) if label in features else None
 
 
-def tfds(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+def tfds(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     """Lists the splits of a dataset prepared in `data.data_dir`; never downloads.
 
     Raises:
         DataError: not found, not in a format that can be read, or not image classification.
     """
-    name, _, config = place.partition(":")
+    name, _, config = location.partition(":")
     if config:
         # "1.0.0" is a version, spelled as in TFDS; anything else a config.
         name += f":{config}" if re.fullmatch(r"[\d*]+\.[\d*]+\.[\d*]+", config) else f"/{config}"
