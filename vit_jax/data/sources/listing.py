@@ -2,7 +2,8 @@
 
 An index is a folder of NumPy files in `config.data.index_dir`. Its name holds the format, the folder
 that it is of, and what it was made from, so an index never changes: who maps it into memory keeps
-what it has, and several processes may write it at the same time.
+what it has, and several processes may write it at the same time. (Those of `record_index` are read
+whole and checked, which would take half a second for each million files.)
 """
 
 from __future__ import annotations
