@@ -17,8 +17,7 @@ from vit_jax import objectives
 from vit_jax.config import current_name, default_config, flatten
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
-from vit_jax.model_file import write_json
-from vit_jax.storage import is_remote
+from vit_jax.storage import is_remote, write_json
 
 logger = logging.getLogger(__name__)
 

@@ -162,7 +162,7 @@ def test_worker_processes_are_sent_no_names(tmp_path, data):
     data.source, data.index_dir = f"folder:{root}", str(tmp_path / "index")
     source = open_source(data, "train", image_size=(1, 1), channels=3, num_classes=0)
     pickled = pickle.dumps(source)
-    assert len(pickled) < 16 * len(source)  # Labels and places.
+    assert len(pickled) < 16 * len(source)  # Labels and indices.
     copy = pickle.loads(pickled)
     assert copy[7] == source[7]
     assert len(copy) == len(source)

@@ -10,7 +10,7 @@ import pytest
 
 from vit_jax import storage
 from vit_jax.data.sources import record_index
-from vit_jax.data.sources.record_index import Forward, open_index, places
+from vit_jax.data.sources.record_index import Forward, extents, open_index
 from vit_jax.data.sources.records import Records
 from vit_jax.errors import DataError
 
@@ -26,7 +26,7 @@ def scan(file):
         assert len(file.read(start, start + 10)) == 10
     name_end = np.arange(len(starts))
     name = np.zeros(len(starts), np.uint8)
-    arrays = places(starts, [start + 10 for start in starts], file.path)
+    arrays = extents(starts, [start + 10 for start in starts], file.path)
     return {**arrays, "name": name, "name_end": name_end, "more": np.array(starts, np.float64)}
 
 
@@ -206,7 +206,7 @@ def test_a_missing_shard_is_named(shards):
 
 def test_a_record_of_more_than_four_gigabytes():
     with pytest.raises(DataError, match=r"x: the record at byte 8 is longer than 4 GiB"):
-        places([0, 8], [8, 9 + (1 << 32)], "x")
+        extents([0, 8], [8, 9 + (1 << 32)], "x")
 
 
 def test_a_file_is_read_in_blocks(tmp_path, monkeypatch):
