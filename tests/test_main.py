@@ -316,6 +316,30 @@ def test_a_checkpoint_is_written_at_the_end_in_any_case(command, tmp_path):
     assert saved_steps(tmp_path) == [2]
 
 
+def test_a_damaged_checkpoint_is_set_aside_and_the_run_goes_on_from_an_older_one(command, finished):
+    workdir, arguments = finished
+    keep = "--config.keep_checkpoints=2"
+    code, output = command(*arguments, LONGER, keep)
+    assert code == 0, output
+    whole = read_metrics(workdir)
+    damaged = next((workdir / "checkpoints" / "6" / "params").glob("ocdbt*/d/*"))
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    more = (*arguments, "--config.total_steps=7", keep)
+    code, output = command(*more)
+    assert code == 2
+    assert "checkpoints/6 is damaged" in error_of(output)
+    assert "--checkpoint=2 goes on from it" in error_of(output)
+    code, output = command(*more, "--checkpoint=3")
+    assert code == 2
+    assert re.search("no such checkpoint; it has: 2, 6", error_of(output))
+    code, output = command(*arguments, LONGER, keep, "--checkpoint=2")
+    assert code == 0, output
+    assert {path.name for path in (workdir / "checkpoints").iterdir()} == {"2", "6", "6.damaged"}
+    again = read_metrics(workdir)
+    for key in ("step", "train/loss"):
+        assert [record[key] for record in again] == [record[key] for record in whole]
+
+
 # ------------------------------------------------------------------------------------- signals
 
 

@@ -70,6 +70,7 @@ class Checkpoints:
         self._best_metric, self._read_only = best_metric, read_only
         self._saving: threading.Thread | None = None
         self._failure: Exception | None = None
+        check_path(workdir, read_only=read_only)
         self._directory = directory = epath.Path(workdir).absolute() / "checkpoints"
         _check_scores(directory)
         with _without_warnings() if read_only else contextlib.nullcontext():
@@ -274,6 +275,23 @@ class Checkpoints:
             self._manager.close()
 
 
+def check_path(workdir: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    """Raises CheckpointError if Orbax could not save to, or read from, such a path.
+
+    It looks for what it has written by patterns, and knows neither backslashes nor names that are
+    no Unicode text.
+    """
+    path = os.fspath(epath.Path(workdir).absolute())
+    unsafe = sorted(set(path) & set("\\" if read_only else "\\*?[]"))
+    is_text = not any("\ud800" <= character <= "\udfff" for character in path)
+    if unsafe or not is_text:
+        what = f"the characters {' '.join(unsafe)}" if unsafe else "bytes that are no text"
+        raise CheckpointError(
+            f"{path!r} has {what} in it, with which checkpoints cannot be "
+            f"{'read' if read_only else 'saved'}: {'rename it' if read_only else 'name another'}."
+        )
+
+
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
     """Keeps Orbax from warning, through absl, of what was asked for: not to write."""
@@ -335,6 +353,30 @@ def find_step(workdir: str | os.PathLike[str], checkpoint: str | int) -> int:
     """The step of a run's "latest" or "best" checkpoint, or a given step if it is there."""
     with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
         return checkpoints.step_of(checkpoint)
+
+
+def go_back(workdir: str | os.PathLike[str], step: int) -> None:
+    """Makes `step` a run's latest checkpoint: renames later ones to `<step>.damaged`.
+
+    Raises CheckpointError if it is not there, or damaged itself.
+    """
+    directory = epath.Path(workdir).absolute() / "checkpoints"
+    present = digests.steps(directory)
+    if step not in present:
+        raise CheckpointError(
+            f"--checkpoint={step}: {directory} has no such checkpoint; it has: "
+            f"{', '.join(map(str, present)) or 'none'}."
+        )
+    digests.check(directory, step)
+    distributed.gather(0)  # All have read before anything is renamed.
+    if jax.process_index() == 0:
+        for later in present[present.index(step) + 1 :]:
+            target = directory / f"{later}.damaged"
+            while target.exists():
+                target = target.with_name(f"{target.name}.damaged")
+            (directory / str(later)).rename(target)
+            logger.warning("%s/%d is now %s.", directory, later, target.name)
+    distributed.gather(0)  # All see the same checkpoints from here on.
 
 
 def to_nested(tree: Any) -> dict:

@@ -14,7 +14,14 @@ from collections.abc import Callable, Sequence
 import jax
 
 from vit_jax import train
-from vit_jax.command_line import Parser, add_process_flags, connect, parse_with_config
+from vit_jax.checkpoint import go_back
+from vit_jax.command_line import (
+    Parser,
+    add_process_flags,
+    at_least_one,
+    connect,
+    parse_with_config,
+)
 from vit_jax.config_file import load_config
 from vit_jax.console import setup_logging
 from vit_jax.devices import distributed
@@ -38,6 +45,12 @@ def parse_flags(
     """The flags, and the config's overrides as "KEY=VALUE"; raises ConfigError for unknown ones."""
     parser = Parser(command, description)
     parser.add_argument("--workdir", metavar="DIR", help="where its files go, and resume from")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="STEP",
+        type=at_least_one,
+        help="go on from this one, and rename later ones to STEP.damaged",
+    )
     parser.add_argument("--dry_run", action="store_true", help="check and describe the run only")
     add_process_flags(parser)
     flags, overrides = parse_with_config(parser, arguments)
@@ -66,6 +79,8 @@ def run_command(
         flags, overrides = parse_flags(arguments, command, description)
         connect(flags)
         config = load_config(flags.config, overrides)
+        if flags.checkpoint and not flags.dry_run:
+            go_back(flags.workdir, flags.checkpoint)
         with stop_signal() as stop:
             results = run(config, flags.workdir, dry_run=flags.dry_run, stop=stop)
         workdir = flags.workdir

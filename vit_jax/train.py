@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax.checkpoint import Checkpoints, TrainState
+from vit_jax.checkpoint import Checkpoints, TrainState, check_path
 from vit_jax.choices import chosen_options
 from vit_jax.data.classes import difference
 from vit_jax.data.dataset import (
@@ -86,6 +86,7 @@ def run(
     mesh = sharding.build_mesh(config.mesh)
     sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
     if not dry_run:
+        check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)
     index_dir = "" if dry_run else workdir.index_directory(directory)
     dataset = open_dataset(config, required=not dry_run, index_dir=index_dir)

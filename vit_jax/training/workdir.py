@@ -115,7 +115,7 @@ def record_config(
             previous, size = dict(record["config"]), record.get("num_train_examples")
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{path} is damaged ({error!r}): remove it to resume without comparing configs."
+                f"{path} is damaged ({error!r}): rename it to resume without comparing configs."
             ) from error
         check_same_run(directory, previous, current)
         if size not in (None, num_train_examples):
