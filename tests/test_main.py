@@ -14,9 +14,11 @@ import pytest
 from PIL import Image
 
 from tests.runs import read_metrics, start_command
+from tests.states import everything_in
 from vit_jax import main
 from vit_jax.checkpoint import restore_params
 from vit_jax.optimizer.schedules import make_schedule
+from vit_jax.training import claim
 
 # Runs that differ in nothing that is compiled share their programs: change little.
 TINY = ("--config=tests/tiny.py", "--config.model.depth=1", "--config.total_steps=2")
@@ -338,6 +340,19 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_goes_on_from_an_older_one
     again = read_metrics(workdir)
     for key in ("step", "train/loss"):
         assert [record[key] for record in again] == [record[key] for record in whole]
+
+
+def test_a_second_run_in_the_same_directory_is_refused_and_changes_nothing(command, finished):
+    workdir, arguments = finished
+    saving = workdir / "checkpoints" / "3.orbax-checkpoint-tmp"
+    saving.mkdir()
+    before = everything_in(workdir)
+    with claim.held(workdir):
+        for more in ((LONGER,), ("--checkpoint=2",)):
+            code, output = command(*arguments, *more)
+            assert code == 2
+            assert "is in use by another run: process" in error_of(output)
+    assert everything_in(workdir) == before
 
 
 # ------------------------------------------------------------------------------------- signals

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import vit_jax
 from tests.published import random_model
@@ -13,6 +14,8 @@ from tests.states import assert_equal, make_state
 from tests.workdirs import TINY, write_workdir
 from vit_jax import main
 from vit_jax.checkpoint import Checkpoints, restore_params
+from vit_jax.config import default_config
+from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import CheckpointError
 
 NAMES = (
@@ -85,3 +88,17 @@ def test_weights_and_exports_of_such_a_name_work(tmp_path, name):
         vit_jax.save_model(model, tmp_path / path, kind)
         found = vit_jax.load_model(tmp_path / path)
         np.testing.assert_array_equal(found.head.kernel[...], model.head.kernel[...])
+
+
+@pytest.mark.parametrize("name", [*NAMES, *PATTERNS, *UNREADABLE])
+def test_data_and_its_index_of_such_a_name_work(tmp_path, name):
+    for folder in ("cat", "dog"):
+        (tmp_path / name / "data" / folder).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "data" / folder / "1.png")
+    data = default_config().data
+    data.source = f"folder:{tmp_path / name / 'data'}"
+    data.held_out_fraction = 0.0
+    data.index_dir = str(tmp_path / name / "index")
+    for _ in range(2):  # Listed, then found in the index.
+        source = open_source(data, "train", image_size=(4, 4), channels=3, num_classes=0)
+        assert len(source) == 2

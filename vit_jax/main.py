@@ -26,6 +26,7 @@ from vit_jax.config_file import load_config
 from vit_jax.console import setup_logging
 from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError, UserError
+from vit_jax.training import claim
 from vit_jax.training.preemption import EXIT_CODE as PREEMPTED_EXIT_CODE
 from vit_jax.training.preemption import PreemptedError, stop_signal
 from vit_jax.training.step_log import NonFiniteLossError
@@ -80,7 +81,8 @@ def run_command(
         connect(flags)
         config = load_config(flags.config, overrides)
         if flags.checkpoint and not flags.dry_run:
-            go_back(flags.workdir, flags.checkpoint)
+            with claim.held(flags.workdir):
+                go_back(flags.workdir, flags.checkpoint)
         with stop_signal() as stop:
             results = run(config, flags.workdir, dry_run=flags.dry_run, stop=stop)
         workdir = flags.workdir

@@ -194,6 +194,15 @@ def write(path: str, content: bytes) -> None:
         raise
 
 
+def remove(path: str) -> None:
+    """Removes a file; raises OSError if there is none or it may not."""
+    if not is_remote(path):
+        os.remove(path)
+        return
+    with _named_errors(path):
+        _filesystem(path).rm_file(path)
+
+
 @contextlib.contextmanager
 def _named_errors(path: str) -> Iterator[None]:
     """Makes a DataError of what is neither that nor an OSError: each store has errors of its own."""

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from etils import epath
 from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -38,7 +39,7 @@ from vit_jax.optimizer import build_optimizer
 from vit_jax.optimizer.groups import ParameterGroups, parameter_groups
 from vit_jax.optimizer.schedules import SCHEDULES, Schedule, make_schedule
 from vit_jax.parameters import TrainablePart
-from vit_jax.training import workdir
+from vit_jax.training import claim, workdir
 from vit_jax.training.overview import describe_run
 from vit_jax.training.preemption import PreemptedError, stopping_after
 from vit_jax.training.preview import Preview, make_preview
@@ -111,7 +112,11 @@ def run(
         dataset.class_names,
     )
     if not dry_run:
-        return run_parts(config, directory, mesh, dataset, parts, file, stop or threading.Event())
+        distributed.check_same("training examples", dataset.num_train_examples)
+        distributed.check_same("evaluation examples", len(dataset.eval))
+        stop = stop or threading.Event()
+        with claim.held(workdir.open_directory(directory)):
+            return run_parts(config, directory, mesh, dataset, parts, file, stop)
     if config.init:
         read_initial_weights(config, file, parts.state)
     return {}
@@ -128,9 +133,7 @@ def run_parts(
 ) -> dict[str, float]:
     """Trains in the workdir `directory`; arguments, result and errors as in and of `run`."""
     options, durations, schedule, groups, optimizer, initialize, abstract = parts
-    distributed.check_same("training examples", dataset.num_train_examples)
-    distributed.check_same("evaluation examples", len(dataset.eval))
-    directory = workdir.open_directory(directory)
+    directory = epath.Path(directory)
     workdir.enable_compilation_cache(directory)
     checkpoints = Checkpoints(
         directory, keep=config.keep_checkpoints, best_metric=config.best_metric
