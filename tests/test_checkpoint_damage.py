@@ -1,6 +1,8 @@
 """Damage of any file of a checkpoint is found before anything is made of it."""
 
+import contextlib
 import logging
+import resource
 import shutil
 
 import pytest
@@ -134,3 +136,25 @@ def test_a_lost_file_of_the_averages_does_not_restart_them(saved):
     shutil.rmtree(saved / "checkpoints" / "2" / "ema")
     with pytest.raises(CheckpointError, match=r"2 is damaged"):
         resume(saved)
+
+
+def test_a_save_that_finds_no_room_is_one_message_and_leaves_the_last(saved):
+    """A limit on the size of files stands for a full disk or a quota: writing fails alike."""
+    checkpoints = Checkpoints(saved, keep=2, best_metric="eval/accuracy")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"checkpoints/3 could not be saved \(.*make room"
+        ):
+            save_and_wait(checkpoints)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with contextlib.suppress(Exception):
+            checkpoints.close()
+    assert_equal(resume(saved), make_state(2, ema=True))
+
+
+def save_and_wait(checkpoints):
+    checkpoints.save(3, make_state(3, ema=True), {})
+    checkpoints.wait()

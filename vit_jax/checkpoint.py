@@ -162,8 +162,10 @@ class Checkpoints:
         description = {"format_version": FORMAT_VERSION, "items": list(items)}
         items["format"] = ocp.args.JsonSave(description)
         scores = {key: value for key, value in metrics.items() if key == self._best_metric}
-        with jax.transfer_guard("allow"):  # The copy to the host is the point here.
-            self._manager.save(step, args=ocp.args.Composite(**items), metrics=scores, force=True)
+        args = ocp.args.Composite(**items)
+        # The copy to the host is the point here.
+        with jax.transfer_guard("allow"), _written(self._directory, step):
+            self._manager.save(step, args=args, metrics=scores, force=True)
         self._best = max(self._best, _score(scores))
         self._saving = threading.Thread(target=self._complete, args=(step, description["items"]))
         self._saving.start()
@@ -171,11 +173,12 @@ class Checkpoints:
     def _complete(self, step: int, items: list[str]) -> None:
         """Waits in a thread for a checkpoint to be written, looks at it, and adds digests."""
         try:
-            self._manager.wait_until_finished()
-            metadata = self._items(step)
-            if missing := [item for item in items if not metadata.get(item)]:
-                raise digests.damaged(self._directory, step, f"it has no readable {missing[0]}")
-            digests.write(self._directory / str(step), jax.process_index())
+            with _written(self._directory, step):
+                self._manager.wait_until_finished()
+                metadata = self._items(step)
+                if missing := [item for item in items if not metadata.get(item)]:
+                    raise digests.damaged(self._directory, step, f"it has no readable {missing[0]}")
+                digests.write(self._directory / str(step), jax.process_index())
         except Exception as error:  # Told by `wait`, in the thread that trains.
             self._failure = error
 
@@ -314,6 +317,21 @@ def _readable(directory: epath.Path, step: int) -> Iterator[None]:
     except Exception as error:  # KeyError, ValueError, OSError, AttributeError, zarr's, ...
         reason = (str(error) or repr(error)).splitlines()[0][:150]
         raise digests.damaged(directory, step, reason) from error
+
+
+@contextlib.contextmanager
+def _written(directory: epath.Path, step: int) -> Iterator[None]:
+    """Turns whatever libraries raise where nothing more can be written into one message."""
+    try:
+        yield
+    except (CheckpointError, jax.errors.JaxRuntimeError):  # The latter: another process died.
+        raise
+    except Exception as error:  # OSError, or TensorStore's ValueError.
+        reason = (str(error) or repr(error)).splitlines()[0][:300]
+        raise CheckpointError(
+            f"{directory}/{step} could not be saved ({reason}). Earlier checkpoints are whole: make "
+            "room, or mend the file system, and start the same command again."
+        ) from error
 
 
 def _check_scores(directory: epath.Path) -> None:

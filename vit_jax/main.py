@@ -95,6 +95,9 @@ def run_command(
     except PreemptedError as error:
         logger.warning("%s Start the same command again to go on.", error)
         exit_code = PREEMPTED_EXIT_CODE
+    except OSError as error:  # A full disk, a quota, a mount that vanished, too many open files.
+        logger.error("%s. Mend that, and start the same command again.", error)
+        exit_code = USER_ERROR_EXIT_CODE
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1:
             raise

@@ -160,7 +160,8 @@ def run_parts(
         macs=options.macs(),
         max_skipped=config.data.max_skipped if dataset.train_skipping else None,
     )
-    try:
+    # Whatever fails, each is closed; an error of the last save is told rather than what it led to.
+    with contextlib.closing(checkpoints), contextlib.closing(log):
         rows = sharding.batch_sharding(mesh)
         batches = train_batches(config, dataset, rows, start=start_step, stop=durations.total)
         profiler = Profiler(config.profile, directory)
@@ -176,9 +177,6 @@ def run_parts(
             profiler,
             stopping_after(stop),
         )
-    finally:
-        log.close()
-        checkpoints.close()
     return log.last_record
 
 

@@ -1,7 +1,6 @@
 """launch/local.py, with small programs in place of training."""
 
 import json
-import os
 import shlex
 import signal
 import sys
