@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 
-from vit_jax import train
+from vit_jax import storage, train
 from vit_jax.checkpoint import go_back
 from vit_jax.command_line import (
     Parser,
@@ -30,6 +30,7 @@ from vit_jax.training import claim
 from vit_jax.training.preemption import EXIT_CODE as PREEMPTED_EXIT_CODE
 from vit_jax.training.preemption import PreemptedError, stop_signal
 from vit_jax.training.step_log import NonFiniteLossError
+from vit_jax.training.workdir import expand_paths
 
 USER_ERROR_EXIT_CODE = 2
 NON_FINITE_LOSS_EXIT_CODE = 3
@@ -55,6 +56,7 @@ def parse_flags(
     parser.add_argument("--dry_run", action="store_true", help="check and describe the run only")
     add_process_flags(parser)
     flags, overrides = parse_with_config(parser, arguments)
+    flags.workdir = flags.workdir and storage.expand(flags.workdir)
     if not flags.workdir and not flags.dry_run:
         raise ConfigError("Name a directory for the run's files: --workdir=DIR.")
     return flags, overrides
@@ -79,7 +81,7 @@ def run_command(
     try:
         flags, overrides = parse_flags(arguments, command, description)
         connect(flags)
-        config = load_config(flags.config, overrides)
+        config = expand_paths(load_config(flags.config, overrides))
         if flags.checkpoint and not flags.dry_run:
             with claim.held(flags.workdir):
                 go_back(flags.workdir, flags.checkpoint)

@@ -12,11 +12,11 @@ from etils import epath
 from ml_collections import ConfigDict
 
 import vit_jax
-from vit_jax.config import current_name, default_config, flatten
+from vit_jax.config import current_name, default_config, flatten, lookup
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import write_json
-from vit_jax.storage import is_remote
+from vit_jax.storage import expand, expand_source, is_remote
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,25 @@ IDENTITY = (
     *("data.label", "data.held_out_fraction", "data.shuffle"),
     *("data.exclude", "data.max_train_examples"),
 )
+PATH_KEYS = {
+    "init": expand,
+    "data.source": expand_source,
+    "data.data_dir": expand,
+    "data.index_dir": expand,
+    "data.exclude": expand,
+}
 IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def expand_paths(config: ConfigDict) -> ConfigDict:
+    """The config with `~` and environment variables replaced in every key that is a path."""
+    config = config.copy_and_resolve_references()
+    for key, expanded in PATH_KEYS.items():
+        *parents, last = key.split(".")
+        section = lookup(config, ".".join(parents)) if parents else config
+        section[last] = expanded(section[last])
+    return config
 
 
 def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
@@ -140,6 +157,8 @@ def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None
     """Compares two configs as `record_config` describes."""
     # A key that an older version did not know had what is now its default.
     recorded = {current_name(key): value for key, value in flatten(previous).items()}
+    for key in PATH_KEYS.keys() & recorded.keys():  # As they were given, in earlier versions.
+        recorded[key] = PATH_KEYS[key](recorded[key])
     before = flatten(as_json(default_config())) | recorded
     after = flatten(current)
     refused = []
