@@ -1,7 +1,7 @@
 """Checkpoints of a run: saved in the background, whole or not at all, restored on any devices.
 
-`workdir/checkpoints/<step>/` holds the items `params`, `optimizer` and, where there is one, `ema`.
-Each is a nested dict of arrays under our own names, so that no library's classes are on the disk.
+`workdir/checkpoints/<step>/` holds the items `params`, `optimizer` and, where there are such, `ema`
+and `objective`. Each is a nested dict of arrays under our own names, so that no library's classes are on the disk.
 """
 
 import contextlib
@@ -21,13 +21,14 @@ from orbax.checkpoint import checkpoint_managers
 
 from vit_jax import digests
 from vit_jax.devices import distributed
-from vit_jax.errors import CheckpointError, ConfigError
+from vit_jax.errors import CheckpointError
 from vit_jax.parameters import path_name
 
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
-ARRAY_ITEMS = ("params", "optimizer", "ema")
+AVERAGED = "_ema"  # Metrics of averaged parameters stand under `<evaluator>_ema/…`.
+ARRAY_ITEMS = ("params", "optimizer", "ema", "objective")
 SMALL_FILES = ("_CHECKPOINT_METADATA", "metrics/metrics")  # Read of all when one is opened.
 TOP_LEVEL = tuple(name.partition("/")[0] for name in SMALL_FILES)
 
@@ -39,6 +40,7 @@ class TrainState(NamedTuple):
     params: dict
     opt_state: Any
     ema: dict | None  # averaged parameters
+    objective: dict = {}  # noqa: RUF012  What the objective updates itself; nobody adds to it.
 
 
 class Checkpoints:
@@ -57,7 +59,8 @@ class Checkpoints:
         Args:
           workdir: the run's directory.
           keep: so many of the latest checkpoints are kept.
-          best_metric: the checkpoint with the highest value of it is kept too; "" for none.
+          best_metric: the checkpoint with the highest value of it is kept too, or, with "-" before
+            it, with the lowest; "" for none.
           read_only: touch nothing, for another process may be training there.
         """
         policies = [checkpoint_managers.LatestN(keep)]
@@ -122,6 +125,12 @@ class Checkpoints:
             )
         return step
 
+    def scored_average(self, step: int) -> bool:
+        """Whether the metric saved with a checkpoint is one of averaged parameters."""
+        return any(
+            name.partition("/")[0].endswith(AVERAGED) for name in self._manager.metrics(step)
+        )
+
     def _best_step(self) -> int | None:
         """The best checkpoint's step; None if none was evaluated."""
         step = self._manager.best_step()
@@ -129,18 +138,15 @@ class Checkpoints:
         return step if evaluated else None
 
     def is_best(self, metrics: Mapping[str, float]) -> bool:
-        """Whether an evaluation's `metrics`, empty without one, beat those of every checkpoint.
+        """Whether an evaluation's `metrics` beat those of every checkpoint; not without the one."""
+        return _score(self._scores(metrics)) > self._best
 
-        Raises ConfigError if what is compared is not among them.
-        """
-        if not metrics or not self._best_metric:
-            return False
-        if self._best_metric not in metrics:
-            raise ConfigError(
-                f"config.best_metric={self._best_metric!r} is not measured here: choose one of "
-                f"{', '.join(metrics)}, or '' to keep no best checkpoint."
-            )
-        return metrics[self._best_metric] > self._best
+    def _scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metric that is compared, if it is there; negative where the lowest is best."""
+        name = self._best_metric.removeprefix("-")
+        if not name or name not in metrics:
+            return {}
+        return {self._best_metric: metrics[name] if name == self._best_metric else -metrics[name]}
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
         """Starts saving `state` unless the step is saved already; returns once it is copied.
@@ -159,9 +165,11 @@ class Checkpoints:
         }
         if state.ema is not None:
             items["ema"] = ocp.args.StandardSave(state.ema)
+        if state.objective:
+            items["objective"] = ocp.args.StandardSave(state.objective)
         description = {"format_version": FORMAT_VERSION, "items": list(items)}
         items["format"] = ocp.args.JsonSave(description)
-        scores = {key: value for key, value in metrics.items() if key == self._best_metric}
+        scores = self._scores(metrics)
         args = ocp.args.Composite(**items)
         # The copy to the host is the point here.
         with jax.transfer_guard("allow"), _written(self._directory, step):
@@ -194,6 +202,8 @@ class Checkpoints:
         has_ema = "ema" in self._description(step)["items"]
         if like.ema is not None and has_ema:
             wanted["ema"] = like.ema
+        if like.objective:
+            wanted["objective"] = like.objective
         restored = self._restore_items(step, wanted)
         ema = restored.get("ema")
         if like.ema is not None and not has_ema:
@@ -201,7 +211,8 @@ class Checkpoints:
             ema = jax.tree.map(jnp.copy, restored["params"])
         counter = jax.device_put(jnp.int32(step), like.step.sharding)
         opt_state = from_nested(restored["optimizer"], like.opt_state)
-        return TrainState(counter, restored["params"], opt_state, ema)
+        own = restored.get("objective", {})
+        return TrainState(counter, restored["params"], opt_state, ema, own)
 
     def _check_digests(self, step: int, *arguments: Any, **options: Any) -> None:
         """As `digests.check`; says so if there are none."""
@@ -357,13 +368,17 @@ def restore_params(
 
     Args:
       workdir: the run's directory.
-      checkpoint: "latest", "best" or a step.
+      checkpoint: "latest", "best" or a step. Of the best, those that were scored: the averaged
+        ones, where `config.best_metric` was theirs.
       ema: the averaged parameters instead.
     """
     if not (epath.Path(workdir) / "checkpoints").exists():
         raise CheckpointError(f"{workdir} has no folder checkpoints: it is not a run's workdir.")
     with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
         step = checkpoints.step_of(checkpoint)
+        if checkpoint == "best" and not ema and checkpoints.scored_average(step):
+            logger.info("The best checkpoint's averaged parameters are loaded: they were scored.")
+            ema = True
         return checkpoints.restore_item(step, "ema" if ema else "params")
 
 
@@ -371,30 +386,6 @@ def find_step(workdir: str | os.PathLike[str], checkpoint: str | int) -> int:
     """The step of a run's "latest" or "best" checkpoint, or a given step if it is there."""
     with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
         return checkpoints.step_of(checkpoint)
-
-
-def go_back(workdir: str | os.PathLike[str], step: int) -> None:
-    """Makes `step` a run's latest checkpoint: renames later ones to `<step>.damaged`.
-
-    Raises CheckpointError if it is not there, or damaged itself.
-    """
-    directory = epath.Path(workdir).absolute() / "checkpoints"
-    present = digests.steps(directory)
-    if step not in present:
-        raise CheckpointError(
-            f"--checkpoint={step}: {directory} has no such checkpoint; it has: "
-            f"{', '.join(map(str, present)) or 'none'}."
-        )
-    digests.check(directory, step)
-    distributed.gather(0)  # All have read before anything is renamed.
-    if jax.process_index() == 0:
-        for later in present[present.index(step) + 1 :]:
-            target = directory / f"{later}.damaged"
-            while target.exists():
-                target = target.with_name(f"{target.name}.damaged")
-            (directory / str(later)).rename(target)
-            logger.warning("%s/%d is now %s.", directory, later, target.name)
-    distributed.gather(0)  # All see the same checkpoints from here on.
 
 
 def to_nested(tree: Any) -> dict:

@@ -7,6 +7,8 @@ checkpoint is complete, each process writes the digests of the files that it wro
 
 import hashlib
 import json
+import logging
+import os
 import re
 from collections.abc import Collection, Iterator
 
@@ -20,6 +22,8 @@ from vit_jax.model_file import write_json
 CHUNK_BYTES = 1 << 24
 PREFIX = "digests.process_"
 WRITER = re.compile(r"(?:^|[/.])process_(\d+)(?:/|$)")  # params/ocdbt.process_1/d/...
+
+logger = logging.getLogger(__name__)
 
 
 def write(folder: epath.Path, process_index: int) -> None:
@@ -91,6 +95,30 @@ def steps(directory: epath.Path) -> list[int]:
     if not directory.exists():
         return []
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
+
+
+def go_back(workdir: str | os.PathLike[str], step: int) -> None:
+    """Makes `step` a run's latest checkpoint: renames later ones to `<step>.damaged`.
+
+    Raises CheckpointError if it is not there, or damaged itself.
+    """
+    directory = epath.Path(workdir).absolute() / "checkpoints"
+    present = steps(directory)
+    if step not in present:
+        raise CheckpointError(
+            f"--checkpoint={step}: {directory} has no such checkpoint; it has: "
+            f"{', '.join(map(str, present)) or 'none'}."
+        )
+    check(directory, step)
+    distributed.gather(0)  # All have read before anything is renamed.
+    if jax.process_index() == 0:
+        for later in present[present.index(step) + 1 :]:
+            target = directory / f"{later}.damaged"
+            while target.exists():
+                target = target.with_name(f"{target.name}.damaged")
+            (directory / str(later)).rename(target)
+            logger.warning("%s/%d is now %s.", directory, later, target.name)
+    distributed.gather(0)  # All see the same checkpoints from here on.
 
 
 def digest(path: epath.Path) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 import jax
 
 from vit_jax import storage, train
-from vit_jax.checkpoint import go_back
 from vit_jax.command_line import (
     Parser,
     add_process_flags,
@@ -25,6 +24,7 @@ from vit_jax.command_line import (
 from vit_jax.config_file import load_config
 from vit_jax.console import setup_logging
 from vit_jax.devices import distributed
+from vit_jax.digests import go_back
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.training import claim
 from vit_jax.training.preemption import EXIT_CODE as PREEMPTED_EXIT_CODE
