@@ -1,7 +1,9 @@
 """The command: what it exits with, what it says, and how it resumes."""
 
 import contextlib
+import errno
 import itertools
+import os
 import re
 import shutil
 import threading
@@ -13,10 +15,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.runs import read_metrics, start_command
+from tests.runs import ROOT, read_metrics, start_command
+from tests.states import everything_in
 from vit_jax import main, sweep
 from vit_jax.checkpoint import restore_params
 from vit_jax.optimizer.schedules import make_schedule
+from vit_jax.training import claim
+from vit_jax.training.metrics_files import MetricsWriter
 
 # Runs that differ in nothing that is compiled share their programs: change little.
 TINY = ("--config=tests/tiny.py", "--config.model.depth=1", "--config.total_steps=2")
@@ -126,6 +131,32 @@ def test_folders_without_two_classes_are_named(command, tmp_path, image_folder, 
     assert re.search(message, error_of(output))
     assert str(root) in output
     assert not (tmp_path / "run").exists()
+
+
+def test_home_and_variables_stand_in_every_path(command, tmp_path, image_folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PICTURES", image_folder(cat=4, dog=3).name)
+    monkeypatch.chdir(tmp_path)
+    config = f"--config={ROOT / 'tests' / 'tiny.py'}"
+    places = ("--config.data.source=folder:~/$PICTURES", "--config.data.index_dir=${HOME}/index")
+    sizes = ("--config.data.num_train_examples=0", "--config.data.num_eval_examples=0")
+    arguments = (config, *FAKE[1:], *places, *sizes, "--workdir=~/$PICTURES.run")
+    for more in ((), ("--config.total_steps=3",)):
+        code, output = command(*arguments, *more)
+        assert code == 0, output
+    assert {path.name for path in tmp_path.iterdir()} == {"images", "images.run", "index"}
+
+
+def test_a_disk_that_is_full_is_one_sentence(command, finished, monkeypatch):
+    def flush(self):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.jsonl")
+
+    workdir, arguments = finished
+    monkeypatch.setattr(MetricsWriter, "flush", flush)
+    code, output = command(*arguments, LONGER)
+    assert code == 2
+    assert "No space left on device: 'metrics.jsonl'. Mend that" in error_of(output)
+    assert saved_steps(workdir) == [2]
 
 
 def test_a_missing_folder_is_named(command, tmp_path):
@@ -325,6 +356,43 @@ def test_a_checkpoint_is_written_at_the_end_in_any_case(command, tmp_path):
     code, output = command(*arguments, "--config.total_steps=0", "--config.total_epochs=1")
     assert code == 0, output
     assert saved_steps(tmp_path) == [2]
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_run_goes_on_from_an_older_one(command, finished):
+    workdir, arguments = finished
+    keep = "--config.keep_checkpoints=2"
+    code, output = command(*arguments, LONGER, keep)
+    assert code == 0, output
+    whole = read_metrics(workdir)
+    damaged = next((workdir / "checkpoints" / "6" / "params").glob("ocdbt*/d/*"))
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    more = (*arguments, "--config.total_steps=7", keep)
+    code, output = command(*more)
+    assert code == 2
+    assert "checkpoints/6 is damaged" in error_of(output)
+    assert "--checkpoint=2 goes on from it" in error_of(output)
+    code, output = command(*more, "--checkpoint=3")
+    assert code == 2
+    assert re.search("no such checkpoint; it has: 2, 6", error_of(output))
+    code, output = command(*arguments, LONGER, keep, "--checkpoint=2")
+    assert code == 0, output
+    assert {path.name for path in (workdir / "checkpoints").iterdir()} == {"2", "6", "6.damaged"}
+    again = read_metrics(workdir)
+    for key in ("step", "train/loss"):
+        assert [record[key] for record in again] == [record[key] for record in whole]
+
+
+def test_a_second_run_in_the_same_directory_is_refused_and_changes_nothing(command, finished):
+    workdir, arguments = finished
+    saving = workdir / "checkpoints" / "3.orbax-checkpoint-tmp"
+    saving.mkdir()
+    before = everything_in(workdir)
+    with claim.held(workdir):
+        for more in ((LONGER,), ("--checkpoint=2",)):
+            code, output = command(*arguments, *more)
+            assert code == 2
+            assert "is in use by another run: process" in error_of(output)
+    assert everything_in(workdir) == before
 
 
 # ------------------------------------------------------------------------------------- signals

@@ -38,6 +38,18 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def expand(path: str) -> str:
+    """A path with its leading `~` and its environment variables replaced; a URL's variables too."""
+    path = os.path.expandvars(path)
+    return path if is_remote(path) else os.path.expanduser(path)
+
+
+def expand_source(source: str) -> str:
+    """The same of what follows the kind of a data source, as in `folder:~/photos`."""
+    kind, separator, place = source.partition(":")
+    return kind + separator + expand(place)
+
+
 def join(folder: str, *names: str) -> str:
     """A path below `folder`, by "/" in URLs."""
     if is_remote(folder):
@@ -233,6 +245,15 @@ def _flush(path: str) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def remove(path: str) -> None:
+    """Removes a file; raises OSError if there is none or it may not."""
+    if not is_remote(path):
+        os.remove(path)
+        return
+    with _named_errors(path):
+        _filesystem(path).rm_file(path)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import shlex
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,26 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     assert finish(run(body))[0] == 137
     assert time.monotonic() - start < 30
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such signal")
+def test_processes_end_with_a_killed_launcher(run):
+    process = run("print(os.getpid(), flush=True)\ntime.sleep(50)")
+    children = [int(process.stdout.readline().split()[1]) for _ in range(2)]
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 20
+    while any(map(runs, children)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def runs(pid):
+    """Whether a process does; one that ended and was not asked after is still listed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_run_goes_on_when_nobody_reads_its_output(run, tmp_path):

@@ -78,6 +78,11 @@ class MetricsWriter:
         self._record["step"] = step
         self._record.update({name: _as_number(value) for name, value in metrics.items()})
 
+    def complete_before(self, step: int) -> None:
+        """Writes the current record to the file if it is of an earlier step than this."""
+        if self._is_writer and self._record.get("step", step) < step:
+            self._write_record()
+
     def write_image(self, step: int, name: str, image: np.ndarray) -> None:
         """Writes `image`, uint8 [H, W, C], to TensorBoard, and to the workdir as a PNG file.
 
