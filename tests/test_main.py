@@ -5,7 +5,6 @@ import itertools
 import re
 import shutil
 import threading
-import time
 import types
 
 import jax
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.runs import read_metrics, start_command
+from tests.runs import LIMIT_SECONDS, read_metrics, start_command
 from vit_jax import main
 from vit_jax.checkpoint import restore_params
 from vit_jax.optimizer.schedules import make_schedule
@@ -141,20 +140,19 @@ def test_a_directory_that_cannot_be_written_is_named(command, tmp_path):
     assert "cannot be written" in error_of(output)
 
 
-def test_missing_imagenet_ends_soon_in_one_message_with_both_ways_out(tmp_path):
-    began = time.monotonic()
+def test_missing_imagenet_ends_in_one_message_with_both_ways_out(tmp_path):
     process = start_command(
         "--config=configs/vit.py:b16",
         f"--config.data.data_dir={tmp_path}",
         f"--workdir={tmp_path / 'run'}",
     )
-    output, _ = process.communicate(timeout=60)
-    assert time.monotonic() - began < 20
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 2, output
     message = error_of(output)
     for text in ("imagenet2012", "tfds build imagenet2012", "--config.data.source=folder:DIR"):
         assert text in message
     assert len(output.splitlines()) == 1
+    assert not (tmp_path / "run").exists()  # Made before the model is compiled.
 
 
 def test_help_names_the_flags(command, capsys):

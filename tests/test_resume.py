@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from tests.runs import EVERYTHING, read_metrics, start_command
+from tests.runs import EVERYTHING, LIMIT_SECONDS, read_metrics, start_command
 from vit_jax import train
 from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints, find_step
 from vit_jax.training.preemption import PreemptedError
@@ -37,7 +37,7 @@ def start_run(workdir):
 
 
 def finish(process) -> str:
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     return output
 
 
