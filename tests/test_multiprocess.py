@@ -45,8 +45,6 @@ TENSOR = ("--config.mesh.data=1", "--config.mesh.tensor=-1")  # Spans all proces
 MIXED = ("--config.mesh.fsdp=2", "--config.mesh.tensor=4")  # Spans two.
 TOLERANCE = 1e-5
 
-pytestmark = pytest.mark.usefixtures("cache_of_commands")
-
 
 def finish(processes, timeout=900):
     """The exit codes and outputs; leaves none behind."""

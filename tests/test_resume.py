@@ -69,7 +69,7 @@ def saved_arrays(workdir) -> dict:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, cache_of_commands):
+def uninterrupted(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("uninterrupted")
     process = start_run(workdir)
     output = finish(process)

@@ -57,9 +57,8 @@ class Slurm:
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
-    with cluster() as variables, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+def slurm():
+    with cluster() as variables:
         yield Slurm(variables)
 
 
