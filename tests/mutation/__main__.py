@@ -19,7 +19,7 @@ import tempfile
 import time
 import tomllib
 
-from tests.mutation.campaign import PACKAGE, Server, Tests, copy_tree
+from tests.mutation.campaign import PACKAGE, Server, Suite, copy_tree
 from tests.mutation.operators import Mutant, mutants_of
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def equivalents() -> dict[tuple[str, str, str], str]:
 
 def run_campaign(mutants: list[Mutant], sources: dict[str, str], minutes: float) -> list[dict]:
     """Tries mutants until the time is over; the results of those that were decided."""
-    known, tests, results = equivalents(), Tests(ROOT), {}
+    known, tests, results = equivalents(), Suite(ROOT), {}
     with tempfile.TemporaryDirectory() as directory, contextlib.suppress(TimeoutError):
         tree = pathlib.Path(directory) / "tree"
         copy_tree(ROOT, tree)

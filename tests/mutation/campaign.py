@@ -42,7 +42,7 @@ def module_of(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-class Tests:
+class Suite:
     """Which test files look at a module: those of its name, those that name it, and further ones."""
 
     def __init__(self, root: pathlib.Path):

@@ -30,6 +30,7 @@ ARITHMETIC = {
 }
 ALIKE = [("min", "max"), ("any", "all"), ("ceil", "floor"), ("minimum", "maximum"), ("mean", "sum")]
 FUNCTIONS = dict(ALIKE) | {second: first for first, second in ALIKE}
+INSTEAD = "argument for call"
 UNCHANGED = ("getattr", "isinstance", "len", "print")  # A changed call of these only crashes.
 NEW_KEYS = ("fold_in", "split")  # Functions of `jax.random` whose first argument is a key.
 LOGGERS = ("logging", "logger", "log", "warnings")
@@ -88,7 +89,9 @@ def _changes(node: ast.AST) -> Iterator[Change]:
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not _is_text(child):
-                yield from _changes(child)
+                for change in _changes(child):
+                    if not (isinstance(node, ast.Expr) and change[:2] == (INSTEAD, child)):
+                        yield change  # A statement that is an argument alone is a dropped call.
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -148,7 +151,7 @@ def _other_call(node: ast.Call) -> Iterator[Change]:
     if name in NEW_KEYS and "random" in _text(node.func):
         yield "key reuse", node, _same_key(name, *map(_text, node.args))
     elif plain and not _has_string(node):
-        yield "argument for call", node, f"({_text(plain[0])})"
+        yield INSTEAD, node, f"({_text(plain[0])})"
     if len(plain) == len(node.args) >= 2 and name not in NEW_KEYS:
         swapped = [plain[1], plain[0], *plain[2:]]
         yield "swapped arguments", node, _text(ast.Call(node.func, swapped, node.keywords))

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from tests.mutation.campaign import Tests, module_of
+from tests.mutation.campaign import Suite, module_of
 from tests.mutation.operators import Mutant, mutants_of
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def test_a_mutant_is_named_by_its_lines():
 
 def test_near_a_module_are_its_mirror_and_those_that_name_it():
     assert module_of("vit_jax/optimizer/__init__.py") == "vit_jax.optimizer"
-    tests = Tests(ROOT)
+    tests = Suite(ROOT)
     near, far = tests.near("vit_jax/optimizer/muon.py"), tests.far("vit_jax/optimizer/muon.py")
     assert near[0] == "tests/optimizer/test_muon.py"
     assert "tests/optimizer/test_optimizer.py" in {*near, *far}, "it names what imports the module"
