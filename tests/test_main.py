@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import threading
-import time
 import types
 
 import jax
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.runs import ROOT, read_metrics, start_command
+from tests.runs import LIMIT_SECONDS, ROOT, read_metrics, start_command
 from tests.states import everything_in
 from vit_jax import main, sweep
 from vit_jax.checkpoint import restore_params
@@ -183,20 +182,19 @@ def test_a_directory_that_cannot_be_written_is_named(command, tmp_path):
     assert "cannot be written" in error_of(output)
 
 
-def test_missing_imagenet_ends_soon_in_one_message_with_both_ways_out(tmp_path):
-    began = time.monotonic()
+def test_missing_imagenet_ends_in_one_message_with_both_ways_out(tmp_path):
     process = start_command(
         "--config=configs/vit.py:b16",
         f"--config.data.data_dir={tmp_path}",
         f"--workdir={tmp_path / 'run'}",
     )
-    output, _ = process.communicate(timeout=60)
-    assert time.monotonic() - began < 20
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 2, output
     message = error_of(output)
     for text in ("imagenet2012", "tfds build imagenet2012", "--config.data.source=folder:DIR"):
         assert text in message
     assert len(output.splitlines()) == 1
+    assert not (tmp_path / "run").exists()  # Made before the model is compiled.
 
 
 def test_help_names_the_flags(command, capsys):

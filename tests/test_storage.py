@@ -7,6 +7,7 @@ import uuid
 import fsspec
 import pytest
 
+from tests.runs import LIMIT_SECONDS
 from vit_jax import storage
 from vit_jax.errors import DataError
 
@@ -72,7 +73,7 @@ def test_a_version_changes_with_the_file(folder):
 
 def test_a_server_that_never_answers_is_named(monkeypatch):
     released = threading.Event()
-    monkeypatch.setattr(storage, "exists", lambda path: released.wait(60))
+    monkeypatch.setattr(storage, "exists", lambda path: released.wait(LIMIT_SECONDS))
     with pytest.raises(DataError, match=r"config.data.source: /mnt/dead does not answer within 0"):
         storage.probe("/mnt/dead", "config.data.source", seconds=0.05)
     released.set()

@@ -17,7 +17,7 @@ from etils import epath
 
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
-from vit_jax.model_file import write_json
+from vit_jax.storage import write_json
 
 CHUNK_BYTES = 1 << 24
 PREFIX = "digests.process_"

@@ -8,7 +8,7 @@ import pytest
 from jax._src.clusters.ompi_cluster import OmpiCluster
 from jax._src.clusters.slurm_cluster import SlurmCluster
 
-from tests.runs import connected, start_command
+from tests.runs import LIMIT_SECONDS, connected, start_command
 from vit_jax.command_line import Parser, add_process_flags
 from vit_jax.devices import distributed
 from vit_jax.devices.distributed import Cluster, resolve, share_of_gpus
@@ -170,7 +170,7 @@ def test_processes_that_do_not_meet_end_with_one_message(tmp_path, process_id, m
         *connected(2)[process_id],
         "--coordinator_timeout=1",
     )
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 2, output
     assert len(output.splitlines()) == 1
     assert message in output
@@ -182,7 +182,7 @@ def test_a_port_that_is_taken_is_named():
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"Process 0 could not start at {address}"):
-            distributed.initialize(Cluster(address, 2, 0), timeout_seconds=60)
+            distributed.initialize(Cluster(address, 2, 0), timeout_seconds=LIMIT_SECONDS)
     distributed.check_port(address)
 
 

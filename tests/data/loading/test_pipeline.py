@@ -12,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tests.data.example_sources import Numbered, loading
 from tests.data.pictures import encode, photograph
+from tests.runs import LIMIT_SECONDS
 from vit_jax import config
 from vit_jax.data.images.transforms import train_transform
 from vit_jax.data.loading import pipeline
@@ -234,7 +235,7 @@ def test_the_death_of_a_worker_is_an_error():
 def test_closing_stops_the_threads():
     before = threading.active_count()
     take(2, num_threads=4)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_SECONDS
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before

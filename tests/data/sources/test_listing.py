@@ -169,7 +169,7 @@ def test_worker_processes_are_sent_no_names(tmp_path, data):
 
 
 MEASURE = """
-import resource, sys, time
+import resource, sys
 from vit_jax.config import default_config
 from vit_jax.data.sources.registry import open_source
 
@@ -178,17 +178,17 @@ def peak():
 
 data = default_config().data
 data.source, data.index_dir = f"folder:{sys.argv[1]}", sys.argv[2]
-before, start = peak(), time.perf_counter()
+before = peak()
 sources = [
     open_source(data, split, image_size=(1, 1), channels=3, num_classes=0)
     for split in ("train", "validation")
 ]
-print(time.perf_counter() - start, peak() - before, sum(map(len, sources)))
+print(peak() - before, sum(map(len, sources)))
 """
 
 
 @pytest.mark.slow
-def test_many_files_are_listed_in_bounded_memory_and_open_at_once(tmp_path):
+def test_many_files_are_listed_in_bounded_memory(tmp_path):
     """Hard links stand for ImageNet's 1.2 million files."""
     folders, files = 1000, 1200
     root = tmp_path / "data"
@@ -200,14 +200,12 @@ def test_many_files_are_listed_in_bounded_memory_and_open_at_once(tmp_path):
             os.link(folder / "0.JPEG", folder / f"n{label:08d}_{index}.JPEG")
     settle(root)
     command = [sys.executable, "-c", MEASURE, root, tmp_path / "index"]
-    limits = [(120, 400), (5, 100)]  # Seconds and MiB, without an index and with one.
-    for most_seconds, most_memory in limits:
+    for most_memory in (400, 100):  # MiB, without an index and with one.
         output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-        seconds, memory, count = map(float, output.stdout.split())
+        memory, count = map(float, output.stdout.split())
         assert count == folders * files
-        assert seconds < most_seconds
         assert memory < most_memory
-        print(f"{seconds:.2f} s, {memory:.0f} MiB")
+        print(f"{memory:.0f} MiB")
     shutil.rmtree(tmp_path)
 
 

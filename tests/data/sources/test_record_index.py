@@ -8,6 +8,7 @@ import fsspec
 import numpy as np
 import pytest
 
+from tests.runs import LIMIT_SECONDS
 from vit_jax import storage
 from vit_jax.data.sources import record_index
 from vit_jax.data.sources.record_index import Forward, extents, open_index
@@ -178,7 +179,7 @@ def test_an_index_in_memory_is_pickled_whole(shards):
 
 def test_two_processes_share_the_work(shards, monkeypatch):
     paths, directory = shards
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=LIMIT_SECONDS)
 
     def slow_scan(file):
         return scan(file)
