@@ -79,7 +79,7 @@ def test_sharpness_aware_steps_are_two_gradients():
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_labels_may_be_given_as_targets(name):
-    setup = Setup(config_with(loss=name), mesh_of(1))
+    setup = Setup(config_with(**{"objective.loss": name}), mesh_of(1))
     batch = next(setup.batches())
 
     def first_step(label):

@@ -18,7 +18,7 @@ BOTH = {**MIXUP, **CUTMIX}
 
 
 def mixing(**values):
-    config = default_config().mixing
+    config = default_config().objective.mixing
     config.update(values)
     return config
 
