@@ -53,7 +53,7 @@ def update(setup, images, labels, mask=None, *, step=0, params=None):
     state = jax.tree.map(jnp.copy, setup.state)
     state = state._replace(step=jnp.int32(step), params=jax.tree.map(jnp.array, start))
     mask = np.ones(len(images), bool) if mask is None else np.array(mask, bool)
-    batch = {"image": images, "label": np.int32(labels), "mask": mask}
+    batch = {"image": images, "label": np.asarray(labels), "mask": mask}
     state, metrics = setup.step(state, jax.tree.map(jnp.asarray, batch))
     gradient = jax.tree.map(lambda a, b: a - np.asarray(b), start, state.params)
     return gradient, {name: float(value) for name, value in metrics.items()}
@@ -68,11 +68,11 @@ def assert_equal(found, expected):
 
 @pytest.mark.parametrize("micro", [1, 2])
 def test_rows_that_are_skipped_count_for_nothing(micro):
-    """Two of four rows weigh as much as the same two rows twice; whose micro-batch they are in."""
+    """Two of four rows weigh as much as these twice, in whose micro-batch they may be."""
     setup = setup_of(**{"optimizer.accumulation_steps": micro})
     params = random_params(setup)
     kept, labels = images_of(10, 90), [3, 7]
-    twice, whole = update(setup, kept[[0, 1, 1, 0]], [3, 7, 7, 3], params=params)
+    twice, whole = update(setup_of(), kept[[0, 1, 1, 0]], [3, 7, 7, 3], params=params)
     assert whole["skipped"] == 0
     rest = np.full_like(kept, 255)
     for images, these, mask in (
@@ -95,6 +95,16 @@ def test_a_batch_of_which_nothing_could_be_read_changes_nothing():
     assert metrics["loss"] == metrics["grad_norm"] == 0
     assert metrics["skipped"] == 4
     assert_equal(found, jax.tree.map(np.zeros_like, params))
+
+
+def test_labels_may_be_given_as_targets():
+    """Of several classes too; the softmax's gradient is Σ targets times the shares, less these."""
+    targets = np.zeros((4, CLASSES), np.float32)
+    targets[[0, 1, 2, 2], [3, 7, 3, 4]] = 1
+    found, metrics = update(setup_of(), images_of(1, 2, 3, 4), targets)
+    np.testing.assert_allclose(metrics["loss"], targets.sum() / 4 * np.log(CLASSES), rtol=1e-5)
+    expected = 0.1 * targets.sum() / 4 - targets.mean(0)
+    np.testing.assert_allclose(found["head"]["bias"], expected, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------- what is random
@@ -125,6 +135,10 @@ def test_runs_of_other_seeds_drop_something_else():
         for seed in (0, 1)
     )
     assert first[1]["loss"] != other[1]["loss"]
+    kernels = [
+        setup_of(**DROPOUT, seed=seed).state.params["embedding"]["kernel"] for seed in (0, 1)
+    ]
+    assert (kernels[0] != kernels[1]).all()  # They start elsewhere, too.
 
 
 def test_a_sharpness_aware_update_is_the_gradient_uphill_with_the_same_dropout():
@@ -191,18 +205,19 @@ def test_the_gradients_norm_is_reported_before_it_is_clipped():
 
 
 def test_an_update_has_the_rate_that_it_reports():
-    """With a warm-up of 4, the update after `step` others has step / 4 of the rate."""
-    values = {"warmup_steps": 4, "total_steps": 10, "optimizer.freeze": "^(?!head/bias)"}
-    setup = setup_of(**values, **{"schedule.name": "linear", "schedule.end": 0.0})
+    """Up from 0.2 in 4 updates, then along a line to 0, in the last 2 times 1 and 1 / 2."""
+    values = {"warmup_steps": 4, "total_steps": 10, "cooldown_steps": 2}
+    values |= {"schedule.name": "linear", "schedule.end": 0.0, "schedule.warmup_start": 0.2}
+    setup = setup_of(**values, **{"optimizer.freeze": "^(?!head/bias)"})
     state = jax.tree.map(jnp.copy, setup.state)
     bias = np.zeros(CLASSES)
     batch = {"image": images_of(1, 2, 3, 4), "label": np.int32([2] * 4), "mask": np.ones(4, bool)}
     momentum = np.zeros(CLASSES)
-    for rate in (0, 1 / 4, 2 / 4, 3 / 4, 1, 5 / 6, 4 / 6):
+    for rate in (0.2, 0.4, 0.6, 0.8, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6 / 2):
         state, metrics = setup.step(state, jax.tree.map(jnp.asarray, batch))
         np.testing.assert_allclose(metrics["learning_rate"], rate, atol=1e-6)
         shares = np.exp(bias) / np.exp(bias).sum()
         momentum = 0.9 * momentum + shares - np.eye(CLASSES)[2]
         bias = bias - rate * momentum
         np.testing.assert_allclose(state.params["head"]["bias"], bias, atol=1e-4)
-    assert state.step == 7
+    assert state.step == 10
