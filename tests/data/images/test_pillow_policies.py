@@ -249,7 +249,7 @@ def test_autoaugment_draws_from_the_papers_table(monkeypatch):
         return image
 
     monkeypatch.setattr("vit_jax.data.images.pillow_policies._apply", record)
-    rng, found, count = np.random.default_rng(0), collections.Counter(), 6_000
+    rng, found, count = np.random.default_rng(0), collections.Counter(), 30_000
     for _ in range(count):
         applied.clear()
         autoaugment(IMAGE[:1, :1], rng)
