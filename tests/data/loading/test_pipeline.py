@@ -201,6 +201,39 @@ def test_processes_load_the_rows_of_their_devices(axes, num_processes):
     assert len(seen) == 16 * repeats
 
 
+def interleaved_sharding():
+    """Of devices whose neighbours in the mesh are of other processes: their rows have gaps."""
+    devices = np.array(jax.devices())[[0, 4, 1, 5, 2, 6, 3, 7]]
+    return NamedSharding(jax.sharding.Mesh(devices, "data"), PartitionSpec("data"))
+
+
+@pytest.mark.parametrize("process", [0, 1, 3])
+@pytest.mark.parametrize(
+    "axes", [{"data": 8}, {"data": 2, "fsdp": 4}, {"tensor": 2, "data": 4}, {}], ids=str
+)
+def test_a_process_hands_its_devices_their_rows_of_the_global_batch(axes, process, monkeypatch):
+    """JAX asks by global rows; a process holds some of them, which start elsewhere than at 0."""
+    whole = mesh_sharding(**axes) if axes else interleaved_sharding()
+    sharding = OneProcess(whole, process, 4)
+
+    def shards_of(shape, given, callback):
+        assert given is sharding
+        indices = sharding.addressable_devices_indices_map(shape).values()
+        return shape, [(np.arange(shape[0])[index[0]], callback(index)) for index in indices]
+
+    monkeypatch.setattr(jax, "make_array_from_callback", shards_of)
+    (batch,) = batches(
+        Numbered(32), identity, batch_size=16, sharding=sharding, seed=None, start=1, stop=2
+    )
+    count = 4 if "tensor" in axes else 2
+    for shape, shards in batch.values():
+        assert shape[0] == 16, "the global batch's"
+        assert [len(values) for _, values in shards] == [count] * 2, "of its two devices"
+    for key in ("index", "image"):
+        for rows, values in batch[key][1]:
+            np.testing.assert_array_equal(np.ravel(values), 16 + rows)
+
+
 def test_indivisible_batch():
     with pytest.raises(ConfigError, match="batch_size=12"):
         local_rows(mesh_sharding(data=8), 12)

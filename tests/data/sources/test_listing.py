@@ -4,6 +4,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 
 import fsspec
@@ -98,6 +99,36 @@ def test_a_changed_folder_is_listed_again(tmp_path, scans, index_dir, change, ca
     list_classes(str(root), "", index_dir)
     if index_dir:
         assert len(os.listdir(index_dir)) == 1
+
+
+@pytest.mark.parametrize("later", [-1, 1, 1_000, 300_000_000])  # Nanoseconds; kernels tick in 4 ms.
+def test_a_change_within_the_second_is_seen(tmp_path, scans, index_dir, later):
+    """A folder's times are compared to the nanosecond, whichever of the folders it is."""
+    root = tmp_path / "data"
+    write_classes(root)
+    second = 1_700_000_000 * 10**9 + 500_000_000
+    for folder, _, _ in os.walk(root):
+        os.utime(folder, ns=(second, second))
+    list_classes(str(root), "", index_dir)
+    for count, folder in enumerate((root, root / "cat", root / "dog" / "deep"), start=1):
+        forget(index_dir)
+        (folder / f"new{count}.jpg").touch()
+        os.utime(folder, ns=(second, second + later))
+        found = list_classes(str(root), "", index_dir)
+        assert len(scans) == 1 + count
+        assert len(found.files) == 6 + count - 1, "images beside the class folders are of no class"
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(0.5, 2), (1.5, 2), (3, 1)])
+def test_an_index_waits_until_the_folder_has_settled(tmp_path, scans, index_dir, seconds, count):
+    """File systems whose clocks tick in seconds, even two (FAT), would hide a change."""
+    root = write_classes(tmp_path / "data")
+    modified = time.time() - seconds
+    os.utime(tmp_path / "data" / "dog", (modified, modified))
+    list_classes(root, "", index_dir)
+    forget(index_dir)
+    list_classes(root, "", index_dir)
+    assert len(scans) == count
 
 
 def test_a_folder_that_may_still_change_gets_no_index(tmp_path, scans, index_dir):

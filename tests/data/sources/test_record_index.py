@@ -99,6 +99,19 @@ def test_a_changed_shard_is_noticed(shards, caplog):
     assert paths[2] not in caplog.text
 
 
+@pytest.mark.parametrize("later", [-1, 1, 300_000_000])  # Nanoseconds.
+def test_a_shard_replaced_by_one_as_large_within_the_second_is_noticed(tmp_path, later):
+    path, second = str(tmp_path / "0.shard"), 1_700_000_000 * 10**9 + 500_000_000
+    write(path, 0, 1)
+    os.utime(path, ns=(second, second))
+    open_index([path], scan, str(tmp_path / "index"))
+    SCANNED.clear()
+    write(path, 2, 3)
+    os.utime(path, ns=(second, second + later))
+    open_index([path], scan, str(tmp_path / "index"))
+    assert [path] == SCANNED
+
+
 @pytest.mark.parametrize(
     "damage",
     [
