@@ -67,7 +67,7 @@ def test_the_bound_is_the_largest_of_three(planned, topology):
 
 def test_an_unknown_figure_bounds_nothing(topology):
     slow = type(topology)("x", "x", topology.devices, CHIPS["Tesla T4"], 1, "")
-    bound = lower_bound(slow, 1e15, Memory(1, 1, 1, 1, 1, 1), {})
+    bound = lower_bound(slow, 1e15, Memory(1, 1, 1, 1, 1, 1, 1), {})
     assert bound.network is None
     assert bound.seconds == bound.compute == 1e15 / 8 / 65e12
 

@@ -17,7 +17,7 @@ from tests.workdirs import NAME, PREPROCESSING, TINY, write_workdir
 from vit_jax import train
 from vit_jax.checkpoint import TrainState, restore_params
 from vit_jax.config import Durations, default_config
-from vit_jax.data.dataset import eval_batches, open_dataset
+from vit_jax.data.dataset import open_dataset
 from vit_jax.devices import sharding
 from vit_jax.model_file import read_model_file, write_model_file
 from vit_jax.objectives.base import Labels
@@ -25,7 +25,7 @@ from vit_jax.objectives.classification import Classification
 from vit_jax.optimizer import build_optimizer
 from vit_jax.optimizer.groups import parameter_groups
 from vit_jax.optimizer.schedules import make_schedule
-from vit_jax.training.experiment import build_schedule
+from vit_jax.training.experiment import build_schedule, make_experiment
 from vit_jax.training.state import with_weights
 from vit_jax.training.step import make_train_step
 from vit_jax.training.step_log import NonFiniteLossError
@@ -171,9 +171,10 @@ def test_a_rate_that_never_peaks_is_warned_of(warmup, cooldown, peaks, caplog):
 
 def measured(model, config):
     """The accuracy and the mean loss of a model over the evaluation split, in NumPy."""
-    rows, logits, labels = sharding.batch_sharding(mesh_of(1)), [], []
+    logits, labels = [], []
     mean, std = (np.float32(x) for x in (model.preprocessing.mean, model.preprocessing.std))
-    for batch in eval_batches(config, open_dataset(config), rows):
+    experiment = make_experiment(config, mesh_of(1), open_dataset(config))
+    for batch in experiment.setting(config.data).data.open().batches():
         real = np.asarray(batch["mask"])
         outputs = predict(model, (np.asarray(batch["image"]) / 255 - mean) / std)
         logits.append(np.asarray(outputs)[real])
