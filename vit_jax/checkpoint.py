@@ -115,10 +115,10 @@ class Checkpoints:
         """The step of "latest", "best" or a given step; raises CheckpointError if it is not there."""
         steps = self._manager.all_steps()
         wanted = {"latest": self._manager.latest_step, "best": self._best_step}
+        step = wanted.get(str(checkpoint), lambda: None)()
         if str(checkpoint).isdecimal():  # as text, from a command line
-            checkpoint = int(checkpoint)
-        step = wanted[checkpoint]() if checkpoint in wanted else checkpoint
-        if step not in steps:
+            step = int(checkpoint)
+        if step is None or step not in steps:
             raise CheckpointError(
                 f"{self._directory} has no checkpoint {checkpoint!r}; "
                 f"it has: {', '.join(map(str, steps)) or 'none'}."

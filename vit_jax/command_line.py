@@ -9,16 +9,16 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
-from flax import nnx
 
 from vit_jax.config_file import parse_any
 from vit_jax.console import setup_logging
 from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError, UserError, WeightsError
+from vit_jax.models.base import ImageClassifier
 from vit_jax.weights.formats import is_workdir
 from vit_jax.weights.loading import load_model
 
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, module: str, description: str):
         super().__init__(prog=f"python -m {module}", description=description, allow_abbrev=False)
 
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> NoReturn:
         """Called by argparse for any mistake."""
         raise ConfigError(f"{message}; --help lists the flags.")
 
@@ -151,7 +151,9 @@ def connect(flags: argparse.Namespace) -> None:
         setup_logging(jax.process_index())
 
 
-def load_classifier(path: str, flags: argparse.Namespace, step: int | None = None) -> nnx.Module:
+def load_classifier(
+    path: str, flags: argparse.Namespace, step: int | None = None
+) -> ImageClassifier:
     """The model at `path`, by the flags of `add_model_flags`; of a workdir a given step, if any.
 
     Raises:

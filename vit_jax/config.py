@@ -36,6 +36,7 @@ from vit_jax.kinds import (
     whole,
 )
 from vit_jax.models import registry
+from vit_jax.models.base import ModelOptions
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
 from vit_jax.sections import check, section_of
@@ -292,7 +293,7 @@ def resolved(config: ConfigDict) -> dict[str, Any]:
     return flatten({**config, "objective": ConfigDict(objective)})
 
 
-def model_options(config: ConfigDict, num_classes: int) -> Any:
+def model_options(config: ConfigDict, num_classes: int) -> ModelOptions:
     """The model's complete options: the named architecture's, with those that the config sets."""
     chosen = {key: value for key, value in config.model.items() if value is not None}
     name = chosen.pop("name")

@@ -14,7 +14,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 import vit_jax
-from vit_jax.choices import chosen_options
+from vit_jax.choices import Choices, chosen_options
 from vit_jax.config import (
     DURATIONS,
     MOVED,
@@ -137,7 +137,7 @@ def describe(config: ConfigDict) -> str:
     """Every key with its resolved value, one a line; what differs from the default is marked by *."""
 
     def values(config: ConfigDict) -> dict[str, Any]:
-        chosen = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+        chosen: dict[str, Choices] = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
         return resolved(config) | {
             f"{section}.{key}": value
             for section, choices in chosen.items()

@@ -17,7 +17,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
@@ -44,6 +44,7 @@ from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.base import Setting
 from vit_jax.inference import Classifier, make_classifier, make_transform
+from vit_jax.models.base import ImageClassifier
 from vit_jax.objectives.losses import LOSSES
 from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
@@ -181,7 +182,7 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
             f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
             "the same order under other names, add --ignore_class_names."
         ) from None
-    of_classes = {name: metrics.get(f"eval/{name}") for name in CLASSIFICATION}
+    of_classes: dict[str, Any] = {name: metrics.get(f"eval/{name}") for name in CLASSIFICATION}
     if of_classes["count"] == 0:
         raise DataError(f"none of the {metrics['eval/skipped']:,} images can be read.")
     return Result(
@@ -193,7 +194,7 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
         source=task.data.source,
         split=task.data.eval_split,
         **of_classes,
-        unreadable=metrics.get("eval/skipped", 0),
+        unreadable=int(metrics.get("eval/skipped", 0)),
         images_per_second=stopwatch.images_per_second,
         metrics=metrics,
     )
@@ -201,7 +202,7 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
 
 def open_setting(
     task: Task,
-    model: nnx.Module,
+    model: ImageClassifier,
     classifier: Classifier,
     flags: argparse.Namespace,
     stopwatch: "Stopwatch",
@@ -230,7 +231,7 @@ def open_setting(
 
 def measure(text: str, setting: Setting, params: dict) -> dict[str, float]:
     """Each evaluator's numbers, as in "eval/accuracy"."""
-    metrics = {}
+    metrics: dict[str, float] = {}
     for evaluator in read_evaluators(text):
         numbers = evaluator.bind(setting)(params, {}).numbers
         metrics |= {f"{evaluator.prefix}/{name}": value for name, value in numbers.items()}
@@ -243,7 +244,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self._images, self._start = 0, math.inf
 
-    def time(self, batches: Iterator[dict], count: int) -> Iterator[dict]:
+    def time(self, batches: Generator[dict], count: int) -> Generator[dict]:
         """The same batches, of `count` images."""
         self._images += count
         with contextlib.closing(batches):

@@ -71,7 +71,7 @@ def _calls(node: ast.expr) -> list[tuple[str, list, dict[str, Any]]]:
     expanded = isinstance(node, ast.Call) and any(word.arg is None for word in node.keywords)
     if not isinstance(function, ast.Name) or expanded:
         raise ValueError(ast.dump(node))
-    if function is node:
+    if not isinstance(node, ast.Call):
         return [(function.id, [], {})]
     values = [ast.literal_eval(value) for value in node.args]
     return [

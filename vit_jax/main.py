@@ -88,7 +88,8 @@ def run_command(
       The exit code, the last record of metrics, and the workdir.
     """
     setup_logging()
-    exit_code, results, workdir = 0, {}, ""
+    exit_code, workdir = 0, ""
+    results: dict[str, float] = {}
     try:
         flags, overrides = parse_flags(arguments, command, description)
         if flags.print_config:

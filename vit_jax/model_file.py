@@ -51,7 +51,7 @@ class Preprocessing:
 
     def for_channels(self, channels: int) -> "Preprocessing":
         """The same for so many channels: with averages, unless it has a value for each."""
-        means = {
+        means: dict[str, Any] = {
             field: values if len(values) == channels else (sum(values) / len(values),)
             for field, values in (("mean", self.mean), ("std", self.std))
         }

@@ -19,12 +19,11 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
 import jax
 import numpy as np
-from flax import nnx
 
 from vit_jax.command_line import (
     DONE,
@@ -47,6 +46,7 @@ from vit_jax.inference import (
     make_transform,
     preprocessing_of,
 )
+from vit_jax.models.base import ImageClassifier
 from vit_jax.network import normalize
 
 BATCH_SIZE = 32  # On each device.
@@ -60,7 +60,7 @@ logger = logging.getLogger("vit_jax")
 class RankedClass(NamedTuple):
     """One of a picture's most probable classes."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # Tuples have a method of that name.
     name: str  # the index, where the model names no classes
     probability: float
 
@@ -85,7 +85,7 @@ class Loaded(NamedTuple):
 # ------------------------------------------------------------------------------------ in Python
 
 
-def load_images(model: nnx.Module, paths: Iterable[Path]) -> jax.Array:
+def load_images(model: ImageClassifier, paths: Iterable[Path]) -> jax.Array:
     """Picture files of any size and format as `model` expects them.
 
     Args:
@@ -107,8 +107,12 @@ def load_images(model: nnx.Module, paths: Iterable[Path]) -> jax.Array:
 
 
 def predict(
-    model: nnx.Module, paths: Iterable[Path], *, top_k: int = TOP_K, batch_size: int | None = None
-) -> Iterator[Prediction]:
+    model: ImageClassifier,
+    paths: Iterable[Path],
+    *,
+    top_k: int = TOP_K,
+    batch_size: int | None = None,
+) -> Generator[Prediction]:
     """Classifies picture files on all devices, in order, reading ahead in threads.
 
     Args:
@@ -221,7 +225,7 @@ FORMATS: dict[str, Callable[[TextIO, Iterable[Prediction], int], None]] = {
 def open_output(path: str | None) -> contextlib.AbstractContextManager[TextIO]:
     """The file to write, or standard output: as UTF-8, whatever bytes are in file names."""
     if path is None:
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
         return contextlib.nullcontext(sys.stdout)
     if path.lower().endswith(IMAGE_EXTENSIONS):
         raise ConfigError(f"--output={path} would be taken for a picture: name it otherwise.")
@@ -258,7 +262,7 @@ def run(arguments: Sequence[str]) -> int:
     paths = find_files(flags.inputs, sys.stdin.buffer)
     model = load_classifier(flags.model, flags)
     top_k = min(flags.top_k, model.options.num_classes)
-    count = collections.Counter()
+    count: collections.Counter[str] = collections.Counter()
 
     def counted(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
         for prediction in predictions:

@@ -129,7 +129,8 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
     """Updates the state with every batch; evaluates, saves and stops in between."""
     checkpoints, log, profiler = tools.checkpoints, tools.log, tools.profiler
     start, total = checkpoints.latest_step, experiment.durations.total
-    train_step, every = experiment.step, experiment.durations.checkpoint_every
+    every = experiment.durations.checkpoint_every
+    train_step: jax.stages.Wrapped | jax.stages.Compiled = experiment.step
     preview = make_preview(experiment.objective, experiment.config.seed, experiment.mesh)
 
     with (
@@ -142,7 +143,7 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
                 batch = next(batches)
             if step == start + 1:
                 log.write_image(step, "train/augmented_batch", preview(batch, step))
-                train_step = train_step.lower(state, frozen, batch).compile()
+                train_step = experiment.step.lower(state, frozen, batch).compile()
                 distributed.gather(0)  # All have compiled: some connect for 30 s only.
                 log.start(start)
             profiler.before(step)
@@ -153,7 +154,7 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
             # The order matters: losses are known to be finite before anything is evaluated or
             # saved, and records are on disk before the checkpoint that will cut later ones. So a
             # saved step's evaluation is never owed, even where the run stops.
-            numbers = {}
+            numbers: dict[str, float] = {}
             if tools.evaluation.due(step):
                 log.drain()
                 with log.paused():

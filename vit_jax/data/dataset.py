@@ -1,8 +1,9 @@
 """A run's training data: its examples, what it says of the model, and its batches."""
 
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 
 import jax
 import numpy as np
@@ -37,7 +38,7 @@ class Dataset:
     """
 
     source: Source | None
-    transform: Callable[..., np.ndarray]
+    transform: functools.partial[np.ndarray]
     num_examples: int
     num_classes: int
     class_names: tuple[str, ...]
@@ -134,6 +135,6 @@ def train_batches(
     *,
     start: int,
     stop: int | None,
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """The batches of updates `start` + 1 to `stop`, if any, on the devices; close it when done."""
     return pipeline.batches(train_loading(config, dataset), sharding, start, stop)

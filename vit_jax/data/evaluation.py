@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import jax
 import numpy as np
@@ -36,7 +36,7 @@ class Split:
     def __len__(self) -> int:
         return len(self.source)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch]:
         """Every example once, in order; the last batch is padded and masked. Close it when done."""
         config = self.data.config
         loading = Loading(
@@ -89,7 +89,7 @@ class EvaluationData:
     num_classes: int
     batch_size: int
     rows: jax.sharding.Sharding
-    watch: Callable[[Iterator[Batch], int], Iterator[Batch]] = lambda batches, count: batches
+    watch: Callable[[Generator[Batch], int], Generator[Batch]] = lambda batches, count: batches
     opened: dict[str, Source] = dataclasses.field(default_factory=dict)
 
     def open(self, source: str = "", split: str = "", *, own_classes: bool = False) -> Split:

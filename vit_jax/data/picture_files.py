@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -93,9 +93,9 @@ def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterat
 
 def read_ahead(
     function: Callable[[Item], Value], items: Iterable[Item], count: int
-) -> Iterator[Value]:
+) -> Generator[Value]:
     """`function` of each item, in order, computed in threads for `count` items in advance."""
-    pending = deque()
+    pending: deque = deque()
     with ThreadPoolExecutor() as threads:
         try:
             for item in items:

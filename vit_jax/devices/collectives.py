@@ -78,9 +78,9 @@ def collectives(text: str) -> Counter[Collective]:
     return total
 
 
-def _computations(text: str) -> tuple[dict[str, list[tuple[str, str, str, str]]], str]:
+def _computations(text: str) -> tuple[dict[str, list[tuple[str, ...]]], str]:
     """Name -> instructions as (name, shape, operation, the rest), and which one is run."""
-    computations: dict[str, list[tuple[str, str, str, str]]] = {}
+    computations: dict[str, list[tuple[str, ...]]] = {}
     entry, current = "", ""
     for line in text.splitlines():
         if found := COMPUTATION.match(line):

@@ -52,7 +52,7 @@ class MixerBlock(nnx.Module):
     """Token mixing, then channel mixing, each normalised and residual."""
 
     def __init__(self, options: MixerOptions, rngs: nnx.Rngs):
-        inits = {"kernel_init": lecun_normal, "bias_init": nnx.initializers.zeros}
+        inits: dict[str, Any] = {"kernel_init": lecun_normal, "bias_init": nnx.initializers.zeros}
         self.norm1 = layer_norm(options.width, options, rngs)
         self.token_mixing = MLP(
             options.num_patches, options.token_mlp_width, options, rngs, **inits

@@ -56,11 +56,12 @@ def learned_positions(options: Any, rngs: nnx.Rngs) -> nnx.Param | LearnedGrid |
 def position_table(learned: nnx.Param | LearnedGrid | None, options: Any) -> jax.Array:
     """The table [1, S, D] float32 to add to the tokens; zero for tokens without a position."""
     if options.positions == LEARNED_1D:
-        table = learned[...]
+        table = learned[...]  # type: ignore[index]
     elif options.positions == LEARNED_2D:
         table = learned.table()
     else:
-        table = jnp.asarray(sincos_2d(*options.grid, options.width))
+        rows, columns = options.grid
+        table = jnp.asarray(sincos_2d(rows, columns, options.width))
     missing = options.num_tokens - table.shape[1]
     return jnp.pad(table, ((0, 0), (missing, 0), (0, 0)))
 

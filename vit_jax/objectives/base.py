@@ -51,7 +51,7 @@ class Objective:
 
     EVALUATORS: ClassVar[str] = "classification"
     BEST_METRIC: ClassVar[str] = "eval/accuracy"
-    EVALUATION_LOSS: ClassVar[str] = "softmax"
+    EVALUATION_LOSS: str = "softmax"
 
     def __init__(self, options: Any, network: Network, labels: Labels):
         """Allocates nothing.
@@ -91,7 +91,7 @@ class Objective:
         del params
         return {}
 
-    def prepare(self, batch: Batch, seed: int, step: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, seed: int, step: jax.Array | int) -> Batch:
         """The whole batch before micro-batches are made of it: mixing, corruption, views.
 
         Args:

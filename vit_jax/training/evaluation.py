@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax.checkpoint import AVERAGED, TrainState
@@ -56,7 +57,8 @@ class Evaluation:
 
     def measure(self, step: int, state: TrainState, frozen: dict) -> Results:
         """What those due at `step` measure, of the parameters and of their averages if there are."""
-        numbers, pictures = {}, {}
+        numbers: dict[str, float] = {}
+        pictures: dict[str, np.ndarray] = {}
         parts = {"": state.params} if state.ema is None else {"": state.params, AVERAGED: state.ema}
         known = {**frozen, **state.objective}
         for evaluator, measure in self.due(step):

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Generator
 
 import jax
 import numpy as np
@@ -105,7 +104,7 @@ class Experiment:
             for name, (shape, dtype) in shapes.items()
         }
 
-    def batches(self, start: int, stop: int | None = None) -> Iterator[Batch]:
+    def batches(self, start: int, stop: int | None = None) -> Generator[Batch]:
         """The batches of updates `start` + 1 to `stop`, by default the last; close it when done."""
         stop = self.durations.total if stop is None else stop
         rows = sharding.batch_sharding(self.mesh)
@@ -183,7 +182,7 @@ def make_experiment(
     )
 
 
-def model_structure(name: str, options: Any) -> nnx.GraphDef:
+def model_structure(name: str, options: ModelOptions) -> nnx.GraphDef:
     """The model without its parameters."""
     key = jax.random.key(0)
     return nnx.split(nnx.eval_shape(lambda: registry.build_model(name, key, options)))[0]

@@ -1,7 +1,5 @@
 """One update: loss, gradients over micro-batches, optimiser, averaged parameters."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -19,7 +17,7 @@ from vit_jax.parameters import TrainablePart
 STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters.
 
 # (state, frozen, batch) -> (state, metrics); the old state is donated, `frozen` never is.
-TrainStep = Callable[[TrainState, dict, Batch], tuple[TrainState, dict[str, jax.Array]]]
+TrainStep = jax.stages.Wrapped  # (TrainState, frozen, Batch) -> (TrainState, metrics)
 
 
 def make_train_step(

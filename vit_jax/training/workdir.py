@@ -119,7 +119,7 @@ def index_directory(directory: str | os.PathLike[str]) -> str:
 
 def enable_compilation_cache(directory: epath.Path) -> None:
     """Keeps compiled programs in the workdir, unless JAX is told another place."""
-    if not jax.config.jax_compilation_cache_dir:
+    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         jax.config.update("jax_compilation_cache_dir", str(directory / "compilation_cache"))
 
 

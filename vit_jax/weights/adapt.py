@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.errors import WeightsError
+from vit_jax.models.base import ModelOptions
 from vit_jax.parameters import LAYERS, layer_names
 from vit_jax.tables import format_table
 from vit_jax.weights.architecture import family_name
@@ -87,7 +88,7 @@ class Adaptation:
     """
 
     weights: Weights
-    options: Any  # of the model, complete
+    options: ModelOptions  # of the model, complete
     class_names: Sequence[str] = ()  # of the model; empty: it has none
     skip: str = (
         ""  # Names that match start fresh: ours, `blocks/07/mlp/dense1/kernel`, or the file's.

@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from vit_jax.errors import UserError, WeightsError
 from vit_jax.models import registry
+from vit_jax.models.base import ModelOptions
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D
@@ -186,7 +187,7 @@ def num_heads_of_width(width: int) -> int:
     )
 
 
-def registered_name(options: Any) -> str | None:
+def registered_name(options: ModelOptions) -> str | None:
     """The name that stands for complete options, but for the input's size and the like."""
     names = family_names(type(options))
     if type(options) is ViTOptions:
@@ -198,7 +199,7 @@ def registered_name(options: Any) -> str | None:
     return None
 
 
-def name_of(options: Any) -> str:
+def name_of(options: ModelOptions) -> str:
     """A name to build complete options under; any of their family, if no one has them all."""
     return registered_name(options) or family_names(type(options))[0]
 
@@ -246,7 +247,7 @@ def find_grid(
         patches = length - fitting[0]
         for grid in (source_grid, stated, square(patches), hinted):
             if grid and math.prod(grid) == patches:
-                return fitting[0], tuple(grid)
+                return fitting[0], (grid[0], grid[1])
     raise WeightsError(
         f"the grid of its {length} position embeddings is not known: give "
         f"source_grid=(rows, columns){f'; {source_grid} does not fit' if source_grid else ''}."
@@ -271,7 +272,9 @@ def grid_of(options_class: type, options: Mapping[str, Any]) -> tuple[int, int] 
 
 
 @cache
-def abstract_parameters(name: str, options: Any) -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:
+def abstract_parameters(
+    name: str, options: ModelOptions
+) -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:
     """A model's structure and the shapes of its parameters by name; nothing is computed."""
     model = nnx.eval_shape(lambda: registry.build_model(name, jax.random.key(0), options))
     graphdef, state = nnx.split(model)

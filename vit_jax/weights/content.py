@@ -10,6 +10,7 @@ import numpy as np
 from vit_jax.errors import ConfigError, WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import registry
+from vit_jax.models.base import ModelOptions
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import architecture
 from vit_jax.weights.architecture import POSITION_EMBEDDING, Family, find_grid, grid_of
@@ -71,7 +72,7 @@ class Weights:
     remarks: tuple[str, ...] = ()  # what this package computes in another way
 
     @cached_property
-    def options(self) -> Any:
+    def options(self) -> ModelOptions:
         """The model's options, complete and checked."""
         with translating(METADATA):
             return registry.model_options(self.model_file.name, **self.model_file.options)

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.errors import WeightsError
+from vit_jax.models.base import ModelOptions
 
 Tensors = Mapping[str, np.ndarray]  # by full name, as "blocks/mlp/dense1/kernel"
 
@@ -202,8 +203,8 @@ def read_table(rows: Iterable[Row], tensors: Tensors, num_heads: int = 0) -> Rea
             else:
                 layers.setdefault(ours, {})[layer] = part
     depth = 1 + max((layer for parts in layers.values() for layer in parts), default=-1)
-    for ours, parts in layers.items():
-        parameters[ours] = stack_layers(file_names[ours], parts, depth)
+    for ours, unstacked in layers.items():
+        parameters[ours] = stack_layers(file_names[ours], unstacked, depth)
     return Reading(parameters, file_names, tuple(unknown))
 
 
@@ -225,7 +226,8 @@ def renamed(tensors: Iterable[tuple[str, str, np.ndarray]]) -> dict[str, np.ndar
 
     Raises WeightsError if two get the same name.
     """
-    arrays, names = {}, {}
+    arrays: dict[str, np.ndarray] = {}
+    names: dict[str, str] = {}
     for name, new, array in tensors:
         if new in arrays:
             raise WeightsError(
@@ -263,7 +265,9 @@ def stack_layers(file_name: str, parts: Mapping[int, np.ndarray], depth: int) ->
     return np.stack([parts[layer] for layer in range(depth)])
 
 
-def write_table(rows: Iterable[Row], parameters: Tensors, options: Any) -> dict[str, np.ndarray]:
+def write_table(
+    rows: Iterable[Row], parameters: Tensors, options: ModelOptions
+) -> dict[str, np.ndarray]:
     """The inverse of `read_table`: a file's tensors; `options` are the model's.
 
     Raises WeightsError, naming them, if some parameters have no place in the format.

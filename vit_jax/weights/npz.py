@@ -10,12 +10,12 @@ import pathlib
 import re
 import zipfile
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile
+from vit_jax.models.base import ModelOptions
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import SINCOS_2D
 from vit_jax.models.resnet import ResNetOptions
@@ -175,7 +175,7 @@ def read(path: str, hints: Hints) -> Weights:
     )
 
 
-def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
+def files(path: str, parameters: Tensors, options: ModelOptions, model_file: ModelFile) -> Files:
     """`path` and its sidecar; raises WeightsError naming what the format cannot hold."""
     tensors = write_table(write_rows(options), parameters, options)
 
@@ -186,7 +186,7 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     return {pathlib.Path(path): write, **metadata.write_sidecar(path, model_file)}
 
 
-def write_rows(options: Any) -> tuple[Row, ...]:
+def write_rows(options: ModelOptions) -> tuple[Row, ...]:
     """The table of the published files with such a model."""
     if isinstance(options, ResNetOptions):
         return BIT_TABLE if options.preactivation else POSTACTIVATION_TABLE

@@ -142,7 +142,8 @@ def read(path: str, hints: Hints) -> Weights:
     norm_after_pooling = "fc_norm.weight" in tensors
     options = {**stated.options, "norm_after_pooling": norm_after_pooling}
     pooling = AVERAGE_POOLING if norm_after_pooling else CLASS_TOKEN_POOLING
-    assumed, remarks = (), ()
+    assumed: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     width = axis_length(tensors, "patch_embed.proj.weight", 0)
     if "num_heads" not in options:
         hinted = hints.options.get("num_heads")
@@ -185,7 +186,7 @@ def read_stated(path: pathlib.Path, entries: Mapping[str, str]) -> Stated:
 def stated_by_config(config: Mapping[str, Any]) -> Stated:
     """What timm's `config.json` says; raises WeightsError for what this package cannot compute."""
     given = {**config.get("pretrained_cfg", {}), **config, **config.get("model_args", {})}
-    options = {}
+    options: dict[str, Any] = {}
     if given.get("global_pool"):
         options["pooling"] = translate("global_pool", given["global_pool"], POOLINGS)
     if given.get("act_layer"):

@@ -193,7 +193,7 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 # Pillow's kernel, its radius, OpenCV's, and the reduction from which on a filter has to make up for
 # the difference: a triangle filtered by three taps is one of up to twice the width; cubics are not.
-_KERNELS = {
+_KERNELS: dict[str, tuple[Callable, int, Callable, float]] = {
     "bilinear": (_linear, 1, _linear, 1.0),
     "bicubic": (functools.partial(_cubic, a=-0.5), 2, functools.partial(_cubic, a=-0.75), 0.5),
 }

@@ -7,7 +7,6 @@ the device normalises them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import ml_collections
 import numpy as np
@@ -48,7 +47,7 @@ def describe_training(data: ml_collections.ConfigDict) -> list[str]:
 
 def train_transform(
     data: ml_collections.ConfigDict, image_size: tuple[int, int], channels: int
-) -> Callable[[bytes | np.ndarray, np.random.Generator], np.ndarray]:
+) -> functools.partial[np.ndarray]:
     """Builds the training transform: crop, mirror every other image, augment.
 
     Returns:
@@ -63,7 +62,7 @@ def train_transform(
     transform = functools.partial(
         _train,
         channels=channels,
-        size=tuple(image_size),
+        size=image_size,
         resize=resizer(data),
         crop=crop,
         flip=data.flip,
@@ -107,7 +106,7 @@ def preprocessing_of(data: ml_collections.ConfigDict) -> Preprocessing:
 
 def eval_transform(
     preprocessing: Preprocessing, image_size: tuple[int, int], channels: int
-) -> Callable[[bytes | np.ndarray], np.ndarray]:
+) -> functools.partial[np.ndarray]:
     """Builds the evaluation transform.
 
     "resize" resizes the whole image; "center" brings the smaller side to `preprocessing.resize`,

@@ -51,7 +51,7 @@ class Cached(View):
             image = decode_for_later(example.image, self._channels)
         except DataError as error:
             raise DataError(f"{example.name}: {error}") from error
-        example = example._replace(image=image)
+        example = example._replace(image=image)  # type: ignore[arg-type]
         size = (image.pixels if isinstance(image, Jpeg) else image).nbytes
         with self._lock:
             if index not in self._held and size <= self._free:

@@ -199,7 +199,7 @@ def fake(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits
         raise ConfigError("config.data.source=fake needs --config.model.num_classes=NUMBER.")
     train = functools.partial(Fake, data.num_train_examples or 1024, shape, 0)
     evaluation = functools.partial(Fake, data.num_eval_examples or 64, shape, 1 << 16)
-    splits = {"train": train} | dict.fromkeys(EVALUATION_SPLITS, evaluation)
+    splits: Splits = {"train": train, **dict.fromkeys(EVALUATION_SPLITS, evaluation)}
     # Those numbers are the sizes of the splits as configured, whatever slices they name.
     if data.num_eval_examples and data.eval_split:
         splits[data.eval_split] = evaluation

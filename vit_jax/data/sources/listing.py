@@ -18,6 +18,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -240,10 +241,10 @@ def _indices(index_dir: str, name: str) -> list[pathlib.Path]:
 
 
 def _open_index(path: pathlib.Path) -> Listing:
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS
     }
-    names = {name: Names.open(str(path / name)) for name in _NAMES}
+    names: dict[str, Any] = {name: Names.open(str(path / name)) for name in _NAMES}
     listing = Listing(**{name: np.asarray(array) for name, array in arrays.items()}, **names)
     sizes = {len(listing.files), len(listing.labels), len(listing.hashes)}
     if len(sizes) > 1 or len(listing.directories) != len(listing.modified):

@@ -205,7 +205,7 @@ def _read_table(file: str, version: storage.Version) -> Table:
 
 
 def _check_unique(table: Table) -> None:
-    for row in np.flatnonzero(np.diff(table.hashes) == 0):
+    for row in np.flatnonzero(np.diff(table.hashes) == 0).tolist():
         path = table.paths[row]
         if path == table.paths[row + 1]:
             first, second = table.lines[row : row + 2]

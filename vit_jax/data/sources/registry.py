@@ -78,7 +78,7 @@ def open_source(
             f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, manifest:FILE, "
             "tfds:NAME[:CONFIG], tar:PATTERN, fake."
         )
-    splits = _KINDS[kind](location, data, Shape(tuple(image_size), channels, num_classes))
+    splits = _KINDS[kind](location, data, Shape(image_size, channels, num_classes))
     if data.classes:
         splits = {name: _selecting(open_, data) for name, open_ in splits.items()}
     source = open_split(splits, split, data.source)

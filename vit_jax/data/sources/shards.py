@@ -111,7 +111,7 @@ def expand_braces(pattern: str) -> list[str]:
     if not braces:
         return [pattern]
     numbers = _RANGE.fullmatch(braces[1])
-    values = _range(*numbers.groups(), pattern) if numbers else braces[1].split(",")
+    values = _range(numbers[1], numbers[2], pattern) if numbers else braces[1].split(",")
     before, after = pattern[: braces.start()], pattern[braces.end() :]
     return [text for value in values for text in expand_braces(f"{before}{value}{after}")]
 

@@ -76,7 +76,7 @@ def hold_out(
             )
         return open_part(np.flatnonzero(chosen == evaluation))
 
-    splits = {"train": functools.partial(open_split, False)}
+    splits: Splits = {"train": functools.partial(open_split, False)}
     return splits | ({"validation": functools.partial(open_split, True)} if fraction else {})
 
 
