@@ -124,7 +124,7 @@ class Experiment:
                 batch_size=self.config.batch_size,
                 rows=sharding.batch_sharding(self.mesh),
             ),
-            loss=self.objective.EVALUATION_LOSS,
+            loss=self.objective.evaluation_loss,
             objective=self.objective,
         )
 
