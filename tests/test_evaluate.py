@@ -235,6 +235,13 @@ def test_other_sources(tmp_path, source):
     assert result["count"] == {"fake": 64, "digits": 360}[source]
 
 
+def test_keys_of_the_data_are_set_as_in_training(tmp_path):
+    vit_jax.save_model(make_model(10, (), channels=1), tmp_path / "export", "vit_jax")
+    flags = ("--config.data.source=fake", "--config.data.num_eval_examples=40")
+    (result,) = results_of(tmp_path, tmp_path / "export", *flags)
+    assert (result["source"], result["count"]) == ("fake", 40)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -242,12 +249,19 @@ def test_other_sources(tmp_path, source):
         (("MODEL",), "does not name its data: add --source=folder:DIR"),
         (("missing", "DATA"), "'missing': there is no such file or folder"),
         (("", "DATA"), "'': there is no such file or folder"),
-        (("MODEL", "--source=foldr:x"), "--source='foldr:x': unknown kind 'foldr'"),
-        (("MODEL", "--source=folder:missing"), "--source=folder:missing: no such folder"),
+        (("MODEL", "--source=foldr:x"), "config.data.source='foldr:x': unknown kind 'foldr'"),
+        (("MODEL", "--source=folder:missing"), "config.data.source=folder:missing: no such folder"),
         (("MODEL", "DATA", "--split=tset"), "has no split 'tset'"),
         (("MODEL", "DATA", "--split=val[:x]"), "cannot read 'val[:x]'"),
         (("MODEL", "DATA", "--batch_size=0"), "'0' is not a whole number of at least 1"),
         (("MODEL", "DATA", "--loss=mse"), "invalid choice: 'mse'"),
+        (("MODEL", "DATA", "--config.data.held_out_fraction=x"), "held_out_fraction=x: expected a"),
+        (
+            ("MODEL", "DATA", "--config.batch_size=8"),
+            "--config.batch_size=8: of config.data may be set",
+        ),
+        (("MODEL", "DATA", "--config.data.mean=(0.1,)"), "of config.data may be set: source, "),
+        (("MODEL", "DATA", "--config.data.num_threads=-1"), "num_threads=-1: must be a whole"),
         (("MODEL", "DATA", "--josn=x"), "unrecognized arguments: --josn=x"),
         (
             ("MODEL", "DATA", "--json=run/config/x"),

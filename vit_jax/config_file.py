@@ -75,6 +75,12 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
       ConfigError: the file is not there or fails, a key is unknown, or a value has a wrong type.
     """
     config = _run_config_file(path)
+    override(config, overrides)
+    return config
+
+
+def override(config: ConfigDict, overrides: Sequence[str]) -> None:
+    """Sets keys anew; see `load_config`."""
     assignments = dict(override.split("=", 1) for override in overrides)
     for key in assignments:
         duration, _, unit = key.rpartition("_")
@@ -84,7 +90,6 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
         declare_options(config, name)
     for key, text in assignments.items():
         _set(config, key, text)
-    return config
 
 
 def find_file(file: str) -> str:

@@ -28,15 +28,18 @@ from vit_jax import storage
 from vit_jax.checkpoint import find_step
 from vit_jax.command_line import (
     DONE,
+    OVERRIDE,
     SOME_UNREADABLE,
     USER_ERROR,
     Parser,
     add_model_flags,
     at_least_one,
     load_classifier,
+    parse_with_overrides,
     run_command,
 )
-from vit_jax.config import current_name, default_config, flatten
+from vit_jax.config import Data, current_name, default_config, flatten
+from vit_jax.config_file import override
 from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation import EvaluationData
 from vit_jax.devices import sharding
@@ -46,20 +49,28 @@ from vit_jax.evaluators.base import Setting
 from vit_jax.inference import Classifier, make_classifier, make_transform
 from vit_jax.models.base import ImageClassifier
 from vit_jax.objectives.losses import LOSSES
+from vit_jax.sections import check
 from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
 COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
 DEFAULT_EVALUATORS = "classification"
+# Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
+KEYS = (
+    "source",
+    "data_dir",
+    "index_dir",
+    "label",
+    "eval_split",
+    "classes",
+    "held_out_fraction",
+    "max_eval_examples",
+    "num_eval_examples",
+    "num_threads",
+    "num_workers",
+)
 CLASSIFICATION = ("count", "accuracy", "top5_accuracy", "loss")  # Of its numbers, in the table.
-# What this command calls the config's keys.
-WORDS = {
-    "data.source": "--source",
-    "data.eval_split": "--split",
-    "data.data_dir": "--data_dir",
-    "data.held_out_fraction": "a part",
-}
 
 logger = logging.getLogger("vit_jax")
 
@@ -122,7 +133,16 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--json", metavar="FILE", help="write the results as a list of objects")
     parser.add_argument("--csv", metavar="FILE", help="write the results as a table")
-    return parser.parse_args(arguments)
+    parser.epilog = (
+        "--source, --split and --data_dir are short for --config.data.source, --config.data.eval_split "
+        f"and --config.data.data_dir; of config.data may be set: {', '.join(KEYS)}."
+    )
+    flags, overrides = parse_with_overrides(parser, arguments)
+    for text in overrides:
+        if text.partition("=")[0] not in {f"data.{key}" for key in KEYS}:
+            raise ConfigError(f"{OVERRIDE}{text}: of config.data may be set: {', '.join(KEYS)}.")
+    flags.overrides = overrides
+    return flags
 
 
 def plan(path: str, flags: argparse.Namespace) -> Task:
@@ -140,6 +160,8 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     if flags.source:
         data = default_config().data
         data.update(source=flags.source, data_dir=flags.data_dir)
+    override(ConfigDict({"data": data}, convert_dict=False), flags.overrides)
+    check(data, Data, "data.")
     if not data.source:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
     if flags.split:
@@ -334,7 +356,7 @@ def run(arguments: Sequence[str]) -> int:
         try:
             results.append(evaluate(task, flags))
         except UserError as error:
-            logger.error("%s", in_own_words(str(error)))
+            logger.error("%s", error)
             continue
         if len(results) == 1:
             print(row.format(*COLUMNS))
@@ -343,13 +365,6 @@ def run(arguments: Sequence[str]) -> int:
     if len(results) < len(tasks):
         return USER_ERROR
     return SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
-
-
-def in_own_words(message: str) -> str:
-    """A message about the data with this command's flags in place of the config's keys."""
-    for key, word in WORDS.items():
-        message = message.replace(f"--config.{key}", word).replace(f"config.{key}", word)
-    return message
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,13 +16,14 @@ from vit_jax import config as config_lib
 from vit_jax.checkpoint import Checkpoints, TrainState, check_path
 from vit_jax.data.dataset import open_dataset, with_index
 from vit_jax.devices import distributed, sharding
+from vit_jax.errors import PreemptedError
 from vit_jax.model_file import write_model_file
 from vit_jax.training import claim, workdir
 from vit_jax.training.beginning import Beginning, find_beginning
 from vit_jax.training.evaluation import Evaluation, open_evaluation
 from vit_jax.training.experiment import Experiment, make_experiment
 from vit_jax.training.overview import describe_run
-from vit_jax.training.preemption import PreemptedError, stopping_after
+from vit_jax.training.preemption import stopping_after
 from vit_jax.training.preview import make_preview
 from vit_jax.training.profiling import Profiler
 from vit_jax.training.state import load_frozen
@@ -169,4 +170,6 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
                     log.flush()
                     checkpoints.save(step, state, numbers)
             if stopping and step < total:
-                raise PreemptedError(f"Stopped after step {step}, which is saved.")
+                raise PreemptedError(
+                    f"Stopped after step {step}, which is saved. Start the same command again to go on."
+                )
