@@ -220,7 +220,8 @@ class Checkpoints:
             logger.warning(
                 "%s/%d has no digests (an earlier version saved it, or the run was killed at that "
                 "moment): whether its files are as they were saved cannot be told.",
-                *(self._directory, step),
+                self._directory,
+                step,
             )
 
     def _items(self, step: int) -> Mapping[str, Any]:
@@ -357,7 +358,7 @@ def _check_scores(directory: epath.Path) -> None:
 
 
 def _score(metrics: Mapping[str, float]) -> float:
-    """What the best checkpoint has most of: the one metric saved with it."""
+    """The score of a checkpoint, highest for the best: the one metric saved with it."""
     return max(metrics.values(), default=-math.inf)
 
 
@@ -393,10 +394,10 @@ def to_nested(tree: Any) -> dict:
     nested: dict = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         *parents, last = path_name(path).split("/")
-        place = nested
+        branch = nested
         for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = leaf
+            branch = branch.setdefault(parent, {})
+        branch[last] = leaf
     return nested
 
 
@@ -406,7 +407,7 @@ def from_nested(nested: dict, like: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: leaves[path_name(path)], like)
 
 
-def _check_same(place: str, saved: Any, wanted: dict) -> None:
+def _check_same(path: str, saved: Any, wanted: dict) -> None:
     """Raises CheckpointError at the first name or shape that differs."""
     saved_shapes, wanted_shapes = (
         {path_name(p): tuple(leaf.shape) for p, leaf in jax.tree_util.tree_leaves_with_path(tree)}
@@ -416,7 +417,7 @@ def _check_same(place: str, saved: Any, wanted: dict) -> None:
         there, here = saved_shapes.get(name, "absent"), wanted_shapes.get(name, "absent")
         if there != here:
             raise CheckpointError(
-                f"{place}: {name} is {there} in the checkpoint and {here} in this run. Use the "
+                f"{path}: {name} is {there} in the checkpoint and {here} in this run. Use the "
                 "config that the run was started with, or start in another workdir and take the "
                 "weights over with --config.init=WORKDIR."
             )

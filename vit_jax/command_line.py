@@ -1,4 +1,4 @@
-"""What the commands share: flags, the model they load, messages and exit codes.
+"""Shared by the commands: flags, the model they load, messages and exit codes.
 
 Exit codes: 0 done; 1 done, but some images could not be read; 2 a mistake in what was asked for;
 3 non-finite loss; 75 stopped by a signal, start the same command again; 130 stopped by Ctrl-C.

@@ -70,7 +70,7 @@ MOVED = {
 
 
 def current_name(key: str) -> str:
-    """What a key of an earlier version is called now; any other key's own name."""
+    """The present name of a key of an earlier version; any other key's own name."""
     for old, new in MOVED.items():
         if key == old or key.startswith(f"{old}."):
             return new + key.removeprefix(old)
@@ -288,7 +288,7 @@ def flatten(config: ConfigDict | dict, prefix: str = "") -> dict[str, Any]:
 
 
 def resolved(config: ConfigDict) -> dict[str, Any]:
-    """As `flatten`, with the objective's own defaults in place of None."""
+    """As `flatten`, with the objective's own defaults instead of None."""
     objective = objectives.resolved(config.objective)
     return flatten({**config, "objective": ConfigDict(objective)})
 

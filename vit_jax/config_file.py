@@ -126,13 +126,13 @@ def _run_config_file(path: str) -> ConfigDict:
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == spec.origin]
-        place = f"{file}, line {lines[-1]}" if lines else file
+        location = f"{file}, line {lines[-1]}" if lines else file
         # ml_collections lists the whole config.
         reason = re.sub(r' Other fields present: "\{.*\}"', "", str(error), flags=re.DOTALL)
         if isinstance(error, AttributeError | KeyError):
             named = (old for old in MOVED if re.search(rf"['\"]{old}['\"]", reason))
             reason += "".join(f" config.{old} is config.{MOVED[old]} now." for old in named)
-        raise ConfigError(f"{place}: {' '.join(reason.split())}") from error
+        raise ConfigError(f"{location}: {' '.join(reason.split())}") from error
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {shown(config)}.")
     return config
@@ -169,10 +169,10 @@ def _set(config: ConfigDict, key: str, text: str) -> None:
             f"--config.{asked}: no such key; the nearest: {', '.join(dict.fromkeys(near))}."
         )
     *sections, name = key.split(".")
-    place = lookup(config, ".".join(sections)) if sections else config
-    parse, expected = PARSERS[place.get_type(name)]
+    parent = lookup(config, ".".join(sections)) if sections else config
+    parse, expected = PARSERS[parent.get_type(name)]
     try:
-        place[name] = parse(text)
+        parent[name] = parse(text)
     except (
         ValueError,
         SyntaxError,

@@ -77,7 +77,7 @@ logger = logging.getLogger("vit_jax")
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What was measured of one model on one source; a row of the table and of the CSV file."""
+    """The measures of one model on one source; a row of the table and of the CSV file."""
 
     model: str
     checkpoint: int | None  # the step; None if `model` is no workdir
@@ -97,14 +97,14 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What to measure of one model, and on what."""
+    """A model to measure, and the data to measure it on."""
 
     model: str
     data: ConfigDict  # as `config.data`
     loss: str
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         """The source, and the split if it is not the source's own."""
         return f"{self.data.source} {self.data.eval_split}".strip()
 
@@ -146,7 +146,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def plan(path: str, flags: argparse.Namespace) -> Task:
-    """What the flags say about one model; what they leave open, its run's config says.
+    """The task for one model, from the flags and, where they leave it open, its run's config.
 
     Raises ConfigError if neither names the data, or there is no such model.
     """
@@ -229,7 +229,7 @@ def open_setting(
     flags: argparse.Namespace,
     stopwatch: "Stopwatch",
 ) -> Setting:
-    """What evaluators may use of a model: its function, and its data labelled by its classes."""
+    """The setting of evaluators for a model: its function, and its data labelled by its classes."""
     config = task.data.copy_and_resolve_references()
     config.update(on_error="skip", max_skipped=1.0)  # They are counted, and the exit code says so.
     options, mesh = model.options, classifier.network.mesh
@@ -291,15 +291,15 @@ def as_percent(value: float | None) -> str:
 def table_row(tasks: Sequence[Task]) -> str:
     """The format of the table's rows, as wide as the names in it."""
     names = max(len(task.model) for task in tasks)
-    places = max(len(task.place) for task in tasks)
-    return f"{{:{names}}}  {{:{places}}}" + "  {:>8}" * 5
+    origins = max(len(task.origin) for task in tasks)
+    return f"{{:{names}}}  {{:{origins}}}" + "  {:>8}" * 5
 
 
 def cells(task: Task, result: Result) -> tuple[str, ...]:
     """A row of the table."""
     return (
         task.model,
-        task.place,
+        task.origin,
         "–" if result.count is None else f"{result.count:,}",
         as_percent(result.accuracy),
         as_percent(result.top5_accuracy),

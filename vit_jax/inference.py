@@ -48,7 +48,7 @@ def make_transform(model: ImageClassifier) -> Transform:
 
 
 def preprocessing_of(model: ImageClassifier) -> Preprocessing:
-    """What a loaded model expects of its images; for one just created, the default."""
+    """The preprocessing of a loaded model; for one just created, the default."""
     return getattr(model, "preprocessing", Preprocessing())
 
 

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def summary(results: dict[str, float], workdir: str) -> str:
-    """What a finished run came to, where it lies, and how to go on from it."""
+    """A finished run's result, the paths of its files, and how to go on from it."""
     headline = f"Done after {results['step']:,} updates."
     if "eval/accuracy" in results:
         count, accuracy = results["eval/count"], results["eval/accuracy"]

@@ -17,7 +17,7 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """What turns an image into the model's input.
+    """The way from an image to the model's input.
 
     `crop` "resize" resizes the whole image to the model's size; "center" first resizes the smaller
     side to `resize` pixels and then crops the centre. Pixels in [0, 1] become (x − mean) / std,
@@ -109,7 +109,7 @@ def from_json(content: dict[str, Any]) -> ModelFile:
 
 
 def decode(text: str | bytes) -> ModelFile:
-    """What JSON's text describes; raises ValueError, to be read after the name of its place."""
+    """The model file that JSON's text describes; raises ValueError, to be read after the file's name."""
     try:
         content = json.loads(text)
         version = content["format_version"]

@@ -144,8 +144,8 @@ def predict(
         while group := list(itertools.islice(loaded, batch_size)):
             size = size or classifier.round_up(len(group))  # Every batch has the first one's.
             images = np.zeros((size, *model.options.image_size, model.options.channels), np.uint8)
-            for place, picture in zip(images, group, strict=False):
-                place[...] = 0 if picture.error else picture.image
+            for row, picture in zip(images, group, strict=False):
+                row[...] = 0 if picture.error else picture.image
             latest = group, rank(classifier.params, jax.device_put(images, rows))
             # Read one batch late, so that the device never waits for the host.
             yield from name_classes(previous, names)
@@ -193,8 +193,7 @@ def write_text(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> N
 def write_csv(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> None:
     """Writes a header, then a row for each file."""
     writer = csv.writer(file, lineterminator="\n")
-    places = range(1, top_k + 1)
-    ranks = ((f"class_{place}", f"index_{place}", f"probability_{place}") for place in places)
+    ranks = ((f"class_{n}", f"index_{n}", f"probability_{n}") for n in range(1, top_k + 1))
     writer.writerow(["path", "error", *itertools.chain.from_iterable(ranks)])
     for prediction in predictions:
         ranked = ((name, index, f"{p:.6g}") for index, name, p in prediction.classes)

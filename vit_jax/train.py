@@ -117,7 +117,7 @@ def run_experiment(
 
 @dataclasses.dataclass(frozen=True)
 class Tools:
-    """What the loop works with, besides the experiment and its state."""
+    """The tools of the loop, besides the experiment and its state."""
 
     evaluation: Evaluation
     checkpoints: Checkpoints

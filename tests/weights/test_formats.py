@@ -126,7 +126,9 @@ def test_a_missing_tensor_is_named(lost, tmp_path):
 
 def test_a_tensor_without_a_place_is_named(tmp_path):
     tensors = {**golden("vit_token")["params"], "norm_pre/scale": np.ones(32)}
-    with pytest.raises(WeightsError, match=r"1 tensors have no place .* first: 'norm_pre/scale'"):
+    with pytest.raises(
+        WeightsError, match=r"1 tensors are no parameters .* first: 'norm_pre/scale'"
+    ):
         vit_jax.load_model(write_npz(tmp_path / "weights.npz", tensors))
 
 

@@ -1,4 +1,4 @@
-"""What every family shares: the options the trainer knows, the call, the head, the intermediates."""
+"""Shared by every family: the options the trainer knows, the call, the head, the intermediates."""
 
 import dataclasses
 import math
@@ -169,7 +169,7 @@ class ImageClassifier(nnx.Module):
         return self.head(representation) if self.options.num_classes else representation
 
     def intermediates(self, images: jax.Array, *names: str) -> dict[str, Any]:
-        """What the model computes on the way to its logits, in evaluation mode.
+        """The values that the model computes on the way to its logits, in evaluation mode.
 
         Args:
           images: as for the call.

@@ -1,4 +1,4 @@
-"""Position embeddings: what a Vision Transformer knows about the place of a patch (Table 8)."""
+"""Position embeddings: what a Vision Transformer knows about the position of a patch (Table 8)."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ def relative_logits(query: jax.Array, table: jax.Array) -> jax.Array:
     Args:
       query: [..., S, H, d], already divided by sqrt(d).
       table: [2S - 1, d], the embedding r of each offset from -(S - 1) to S - 1, shared by the
-        heads. Offsets are between places in the sequence, where the class token comes first.
+        heads. Offsets are between positions in the sequence, where the class token comes first.
 
     Returns:
       [..., H, S, S] float32, to be added to the attention's logits.

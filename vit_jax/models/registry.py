@@ -49,8 +49,18 @@ def vit_defaults(name: str) -> dict[str, Any]:
 VITS = {
     name: vit_defaults(name)
     for name in (
-        *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-b/32", "ViT-B/32", "ViT-B/16", "ViT-B/8"),
-        *("ViT-L/32", "ViT-L/16", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
+        "ViT-Ti/16",
+        "ViT-S/32",
+        "ViT-S/16",
+        "ViT-b/32",
+        "ViT-B/32",
+        "ViT-B/16",
+        "ViT-B/8",
+        "ViT-L/32",
+        "ViT-L/16",
+        "ViT-H/14",
+        "ViT-g/14",
+        "ViT-G/14",
     )
 }
 
@@ -180,7 +190,7 @@ def build_model(name: str, key: jax.Array, options: ModelOptions) -> ImageClassi
 
 
 def abstract_model(name: str, **options: Any) -> ImageClassifier:
-    """The model with shapes in place of arrays: nothing is allocated or computed."""
+    """The model with shapes instead of arrays: nothing is allocated or computed."""
     complete = model_options(name, **options)
     return nnx.eval_shape(lambda: build_model(name, jax.random.key(0), complete))
 

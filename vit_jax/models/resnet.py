@@ -231,7 +231,7 @@ class PostActivationUnit(nnx.Module):
             self.norm_projection = GroupNorm(out, options)
 
     def init_middle(self, shape: UnitShape, options: ResNetOptions, rngs: nnx.Rngs) -> None:
-        """Makes what mixes places, between the two 1×1 convolutions."""
+        """Makes the layer that mixes positions, between the two 1×1 convolutions."""
         kernel = (3, 3, shape.width, shape.width)
         self.conv2 = StandardizedConv(kernel, options, rngs, shape.stride)
         self.norm2 = GroupNorm(shape.width, options)

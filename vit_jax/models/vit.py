@@ -4,7 +4,7 @@
     tokens = tokens + MSA(LN(tokens)); tokens + MLP(LN(tokens))    (equations 2 and 3), L times
     y      = LN(tokens)[class token]                               (equation 4)
 
-Parameters are float32 and named by their place (`blocks/attention/query/kernel`). The blocks are
+Parameters are float32 and named by their path (`blocks/attention/query/kernel`). The blocks are
 stacked: each of their parameters has a leading layer axis, and `jax.lax.scan` runs over it.
 """
 
@@ -100,8 +100,10 @@ class ViTOptions(PatchOptions):
         require_not_negative(self, "position_std", "kernel_std", "layer_scale")
         require_rates(
             self,
-            *("dropout_rate", "attention_dropout_rate"),
-            *("stochastic_depth_rate", "patch_dropout_rate"),
+            "dropout_rate",
+            "attention_dropout_rate",
+            "stochastic_depth_rate",
+            "patch_dropout_rate",
         )
         require_one_of(
             self,

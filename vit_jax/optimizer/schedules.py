@@ -17,7 +17,7 @@ Schedule = Callable[[jax.Array | int], jax.Array]
 
 
 class Moment(NamedTuple):
-    """Where in a run an update is."""
+    """An update's position in a run."""
 
     step: jax.Array | int  # updates before it, int32
     warmup_steps: int

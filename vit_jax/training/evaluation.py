@@ -56,7 +56,7 @@ class Evaluation:
         return [pair for pair in self.measures if is_due(pair[0])]
 
     def measure(self, step: int, state: TrainState, frozen: dict) -> Results:
-        """What those due at `step` measure, of the parameters and of their averages if there are."""
+        """The results of those due at `step`, for the parameters and for their averages if any."""
         numbers: dict[str, float] = {}
         pictures: dict[str, np.ndarray] = {}
         parts = {"": state.params} if state.ema is None else {"": state.params, AVERAGED: state.ema}

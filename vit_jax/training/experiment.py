@@ -111,7 +111,7 @@ class Experiment:
         return train_batches(self.config, self.dataset, rows, start=start, stop=stop)
 
     def setting(self, data: ConfigDict) -> evaluators.Setting:
-        """What the run's evaluators may use; `data` is `config.data`, with a folder for indices."""
+        """The setting of the run's evaluators; `data` is `config.data`, with a folder for indices."""
         image_size, channels = self.options.image_size, self.options.channels
         return evaluators.Setting(
             network=self.network,

@@ -1,4 +1,4 @@
-"""What the training loop reports: each step's metrics, read late, so that no device waits."""
+"""Reports of the training loop: each step's metrics, read late, so that no device waits."""
 
 import logging
 import math

@@ -23,10 +23,20 @@ logger = logging.getLogger(__name__)
 
 # A run is what these keys say; with another value it cannot be the one that was interrupted.
 IDENTITY = (
-    *("model.", "batch_size", "seed", "optimizer.name", "optimizer.freeze"),
-    *("data.source", "data.data_dir", "data.train_split", "data.classes"),
-    *("data.label", "data.held_out_fraction", "data.shuffle"),
-    *("data.exclude", "data.max_train_examples"),
+    "model.",
+    "batch_size",
+    "seed",
+    "optimizer.name",
+    "optimizer.freeze",
+    "data.source",
+    "data.data_dir",
+    "data.train_split",
+    "data.classes",
+    "data.label",
+    "data.held_out_fraction",
+    "data.shuffle",
+    "data.exclude",
+    "data.max_train_examples",
 )
 PATH_KEYS = {
     "init": expand,
@@ -112,13 +122,13 @@ def has_checkpoints(directory: str | os.PathLike[str]) -> bool:
 
 
 def index_directory(directory: str | os.PathLike[str]) -> str:
-    """Where indices of the data are kept unless the config says; "", nowhere, for a URL."""
+    """The default directory of the data's indices; "", none, for a URL."""
     path = os.fspath(directory)
     return "" if is_remote(path) else os.path.join(path, "index")
 
 
 def enable_compilation_cache(directory: epath.Path) -> None:
-    """Keeps compiled programs in the workdir, unless JAX is told another place."""
+    """Keeps compiled programs in the workdir, unless JAX is told another directory."""
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         jax.config.update("jax_compilation_cache_dir", str(directory / "compilation_cache"))
 

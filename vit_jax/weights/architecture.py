@@ -55,7 +55,7 @@ def read_sizes(parameters: Tensors, sizes: Mapping[str, tuple[str, int]]) -> dic
     for name, _ in sizes.values():
         if name not in parameters:
             raise WeightsError(f"no tensor in it becomes {name}: it is not a whole model.")
-    return {option: axis_length(parameters, *place) for option, place in sizes.items()}
+    return {option: axis_length(parameters, *axis) for option, axis in sizes.items()}
 
 
 def axis_length(parameters: Tensors, name: str, axis: int) -> int:
@@ -69,13 +69,13 @@ def axis_length(parameters: Tensors, name: str, axis: int) -> int:
 
 
 def vit_options(parameters: Tensors, sizes: Mapping = VIT_SIZES) -> dict[str, Any]:
-    """What the parameters of a Vision Transformer show: all but the image's size.
+    """The options that the parameters of a Vision Transformer show: all but the image's size.
 
     Nor the pooling where there is a class token, which need not be what is pooled.
     """
     options: dict[str, Any] = read_sizes(parameters, sizes)
-    for option, place in OPTIONAL_SIZES.items():
-        options[option] = axis_length(parameters, *place)
+    for option, axis in OPTIONAL_SIZES.items():
+        options[option] = axis_length(parameters, *axis)
     options["patch_size"] = parameters["embedding/kernel"].shape[:2]
     options["layer_scale"] = LAYER_SCALE if "blocks/layer_scale1" in parameters else 0.0
     options["query_key_norm"] = "blocks/attention/query_norm/scale" in parameters
@@ -89,7 +89,7 @@ def vit_options(parameters: Tensors, sizes: Mapping = VIT_SIZES) -> dict[str, An
 
 
 def hybrid_options(parameters: Tensors) -> dict[str, Any]:
-    """What the parameters of a hybrid show: all but the image's size."""
+    """The options that the parameters of a hybrid show: all but the image's size."""
     return {
         **vit_options(parameters, HYBRID_SIZES),
         "stem_depths": stage_depths(parameters, "stem"),
@@ -98,7 +98,7 @@ def hybrid_options(parameters: Tensors) -> dict[str, Any]:
 
 
 def resnet_options(parameters: Tensors) -> dict[str, Any]:
-    """What the parameters of a BiT ResNet show: all but the image's size."""
+    """The options that the parameters of a BiT ResNet show: all but the image's size."""
     return {
         **read_sizes(parameters, RESNET_SIZES),
         "num_classes": axis_length(parameters, *HEAD),
@@ -109,7 +109,7 @@ def resnet_options(parameters: Tensors) -> dict[str, Any]:
 
 
 def mixer_options(parameters: Tensors) -> dict[str, Any]:
-    """What the parameters of an MLP-Mixer show: all but the image's size."""
+    """The options that the parameters of an MLP-Mixer show: all but the image's size."""
     return {
         **read_sizes(parameters, MIXER_SIZES),
         "num_classes": axis_length(parameters, *HEAD),
@@ -120,9 +120,9 @@ def mixer_options(parameters: Tensors) -> dict[str, Any]:
 def stage_depths(parameters: Tensors, trunk: str) -> tuple[int, ...]:
     """The number of units in each stage of a ResNet's trunk."""
     template = f"{trunk}/stage{{stage}}/unit{{unit:02}}/conv1/kernel"
-    places = [found for name in parameters if (found := match_name(template, name))]
-    stages = range(1, 1 + max((place["stage"] for place in places), default=0))
-    return tuple(sum(place["stage"] == stage for place in places) for stage in stages)
+    units = [found for name in parameters if (found := match_name(template, name))]
+    stages = range(1, 1 + max((unit["stage"] for unit in units), default=0))
+    return tuple(sum(unit["stage"] == stage for unit in units) for stage in stages)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,11 +132,13 @@ class Family:
     options_class: type
     signature: str  # a parameter that the families after it in FAMILIES do not have
     options: Callable[[Tensors], dict[str, Any]]  # those that the parameters show
-    places: tuple[str, int] | None = None  # a parameter and its axis with an entry for each patch
+    patch_axis: tuple[str, int] | None = (
+        None  # a parameter and its axis with an entry for each patch
+    )
 
     @property
     def name(self) -> str:
-        """What kind of model it is, for messages."""
+        """The kind of model, for messages."""
         return family_name(self.options_class)
 
     @cached_property
@@ -146,7 +148,7 @@ class Family:
 
 
 def family_name(options_class: type) -> str:
-    """What kind of model an options class is of, for messages."""
+    """The kind of model that an options class is of, for messages."""
     return options_class.__name__.removesuffix("Options")
 
 

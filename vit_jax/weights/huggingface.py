@@ -134,16 +134,16 @@ def full_name(name: str) -> str:
 
 
 def read_stated(folder: pathlib.Path) -> Stated:
-    """What `config.json` and, if it is there, `preprocessor_config.json` say."""
-    place = folder / "config.json"
-    config = metadata.read_json(place)
-    with metadata.translating(place):
+    """The statements of `config.json` and, if it is there, `preprocessor_config.json`."""
+    file = folder / "config.json"
+    config = metadata.read_json(file)
+    with metadata.translating(file):
         stated = stated_by_config(config)
-    place = folder / "preprocessor_config.json"
-    if not place.exists():
+    file = folder / "preprocessor_config.json"
+    if not file.exists():
         return stated
-    config = metadata.read_json(place)
-    with metadata.translating(place):
+    config = metadata.read_json(file)
+    with metadata.translating(file):
         size = as_pair("image_size", stated.options.get("image_size", DEFAULT_SIZE))
         preprocessing, remarks = preprocessor.read(config, size)
     return dataclasses.replace(
@@ -152,7 +152,7 @@ def read_stated(folder: pathlib.Path) -> Stated:
 
 
 def stated_by_config(config: Mapping[str, Any]) -> Stated:
-    """What `config.json` says; raises ConfigError for a model that this package has not."""
+    """The statements of `config.json`; raises ConfigError for a model that this package has not."""
     for key, known in KNOWN.items():
         if key in config and config[key] not in known:
             raise ConfigError(f"{key}={config[key]!r}; this package knows {', '.join(known)}.")

@@ -165,7 +165,7 @@ def check_complete(weights: Weights) -> None:
     unknown = [*weights.unknown, *(name for name in others if not name.startswith(f"{OBJECTIVE}/"))]
     if unknown:
         raise WeightsError(
-            f"{weights.path}: {len(unknown)} tensors have no place in {weights.model_file.name}, "
+            f"{weights.path}: {len(unknown)} tensors are no parameters of {weights.model_file.name}, "
             f"the first: {unknown[0]!r}. Without them the model would compute something else; "
             "to start a training from the rest, set config.init."
         )

@@ -159,7 +159,7 @@ def fill_name(template: str, values: Mapping[str, int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What a table made of a file's tensors."""
+    """The parameters that a table made of a file's tensors."""
 
     parameters: dict[str, np.ndarray]  # by our names, blocks stacked
     file_names: dict[str, str]  # our name -> the file's, with its `{layer}`
@@ -270,7 +270,7 @@ def write_table(
 ) -> dict[str, np.ndarray]:
     """The inverse of `read_table`: a file's tensors; `options` are the model's.
 
-    Raises WeightsError, naming them, if some parameters have no place in the format.
+    Raises WeightsError, naming them, if the format has no tensor for some parameters.
     """
     tensors: dict[str, np.ndarray] = {}
     left = dict.fromkeys(parameters)
@@ -291,5 +291,5 @@ def write_table(
             else:
                 tensors[fill_name(row.theirs, values)] = row.transform.write(*arrays)
     if left:
-        raise WeightsError(f"this format has no place for {', '.join(left)}.")
+        raise WeightsError(f"this format has no tensor for {', '.join(left)}.")
     return tensors

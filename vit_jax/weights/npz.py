@@ -1,7 +1,7 @@
 """Published `.npz` files: those of google-research/vision_transformer, Big Vision and BiT.
 
 Names are brought to one form on reading (no prefix, one block per layer, the first numbering of
-Flax modules), which is also the form that is written. What the tensors cannot say (GELU, place of
+Flax modules), which is also the form that is written. What the tensors cannot say (GELU, position of
 the norm, class names, preprocessing) stands in a sidecar `NAME.json` beside `NAME.npz`.
 """
 
@@ -179,8 +179,8 @@ def files(path: str, parameters: Tensors, options: ModelOptions, model_file: Mod
     """`path` and its sidecar; raises WeightsError naming what the format cannot hold."""
     tensors = write_table(write_rows(options), parameters, options)
 
-    def write(place: pathlib.Path) -> None:
-        with place.open("wb") as file:  # numpy would append ".npz" to a name without it.
+    def write(target: pathlib.Path) -> None:
+        with target.open("wb") as file:  # numpy would append ".npz" to a name without it.
             np.savez(file, **tensors)
 
     return {pathlib.Path(path): write, **metadata.write_sidecar(path, model_file)}

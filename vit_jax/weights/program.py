@@ -48,6 +48,6 @@ def files(path: str, parameters: Tensors, options: ModelOptions, model_file: Mod
     )
     serialized = exported.serialize()
     return {
-        pathlib.Path(path): lambda place: place.write_bytes(serialized),
+        pathlib.Path(path): lambda target: target.write_bytes(serialized),
         **metadata.write_sidecar(path, model_file),
     }

@@ -37,7 +37,7 @@ def randaug_tf(
 
     Args:
         image: uint8 [H, W, 1 or 3].
-        rng: chooses the operations, their signs and places.
+        rng: chooses the operations, their signs and positions.
         layers: how many operations.
         magnitude: M of the papers; 10 or 15 of AugReg's (2, M).
     """

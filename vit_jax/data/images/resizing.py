@@ -43,9 +43,9 @@ def resizer(how: Resampling) -> Resizer:
 
 
 def without_excess(
-    sides: Size, scaled: Size, size: Size, place: Callable[[], float]
+    sides: Size, scaled: Size, size: Size, position: Callable[[], float]
 ) -> tuple[Size, Box]:
-    """What to resize an image to, and of it what, before `size` is cut out of the result.
+    """The size to resize an image to, and the box of it, before `size` is cut out of the result.
 
     Nearly always `scaled` and the whole. But brought to some width, a strip of a few pixels would
     fill the memory: of one, a part that is still much longer than `size`.
@@ -54,7 +54,7 @@ def without_excess(
         sides: (height, width) of the image.
         scaled: those that the whole would have.
         size: what is cut out later.
-        place: where the part of a strip lies, from 0 (its top or left end) to 1.
+        position: of the part of a strip in it, from 0 (its top or left end) to 1.
     """
     longest = _LONGEST * max(*size, min(scaled))
     if max(scaled) <= longest:
@@ -63,7 +63,7 @@ def without_excess(
     kept = tuple(
         round(side * part / whole) for side, part, whole in zip(sides, short, scaled, strict=True)
     )
-    at = place()
+    at = position()
     return short, (
         *(int((side - part) * at) for side, part in zip(sides, kept, strict=True)),
         *kept,

@@ -1,4 +1,4 @@
-"""What happens to each image on the host: decoded, cropped or resized, mirrored, augmented.
+"""The treatment of each image on the host: decoded, cropped or resized, mirrored, augmented.
 
 Everything is a function of the image and, in training, of a NumPy Generator. Images stay uint8:
 the device normalises them.
@@ -149,6 +149,6 @@ def _evaluate(
         return resize(picture, size)
     sides = size_of(picture)
     scaled = tuple(round(side * smaller_side / min(sides)) for side in sides)
-    array = resize(picture, *without_excess(sides, scaled, size, place=lambda: 0.5))
+    array = resize(picture, *without_excess(sides, scaled, size, position=lambda: 0.5))
     top, left = ((whole - part) // 2 for whole, part in zip(array.shape, size, strict=False))
     return array[top : top + size[0], left : left + size[1]]

@@ -91,7 +91,10 @@ def list_classes(root: str, prefix: str, index_dir: str) -> Listing:
     listing = _scan(root, prefix)
     logger.info(
         "%s: %s images in %d class folders listed in %.1f s.",
-        *(where, f"{len(listing.files):,}", len(listing.class_names), time.time() - started),
+        where,
+        f"{len(listing.files):,}",
+        len(listing.class_names),
+        time.time() - started,
     )
     # Before a folder has settled, a change might go unnoticed.
     if listing.files and max(listing.modified) < (started - _SETTLED_SECONDS) * 1e9:

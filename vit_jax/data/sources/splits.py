@@ -72,7 +72,9 @@ def hold_out(
         if evaluation:
             logger.info(
                 "%s has no split for evaluation: %d of its %d images are held out for it.",
-                *(where, chosen.sum(), len(chosen)),
+                where,
+                chosen.sum(),
+                len(chosen),
             )
         return open_part(np.flatnonzero(chosen == evaluation))
 
