@@ -22,7 +22,7 @@ from orbax.checkpoint import checkpoint_managers
 from vit_jax import digests
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
-from vit_jax.parameters import path_name
+from vit_jax.nested import check_same, from_nested, to_nested
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +249,7 @@ class Checkpoints:
         for item, like in wanted.items():
             if not metadata.get(item):
                 raise digests.damaged(self._directory, step, f"it has no readable {item}")
-            _check_same(f"{self._directory}/{step}/{item}", metadata[item], like)
+            check_same(f"{self._directory}/{step}/{item}", metadata[item], like)
         items = {item: ocp.args.StandardRestore(like) for item, like in wanted.items()}
         with _readable(self._directory, step):
             return dict(self._manager.restore(step, args=ocp.args.Composite(**items)).items())
@@ -387,37 +387,3 @@ def find_step(workdir: str | os.PathLike[str], checkpoint: str | int) -> int:
     """The step of a run's "latest" or "best" checkpoint, or a given step if it is there."""
     with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
         return checkpoints.step_of(checkpoint)
-
-
-def to_nested(tree: Any) -> dict:
-    """Any tree of arrays as nested dicts, by the names of its fields and indices."""
-    nested: dict = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        *parents, last = path_name(path).split("/")
-        branch = nested
-        for parent in parents:
-            branch = branch.setdefault(parent, {})
-        branch[last] = leaf
-    return nested
-
-
-def from_nested(nested: dict, like: Any) -> Any:
-    """The inverse of `to_nested`: the arrays in a tree shaped as `like`."""
-    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(nested)}
-    return jax.tree_util.tree_map_with_path(lambda path, _: leaves[path_name(path)], like)
-
-
-def _check_same(path: str, saved: Any, wanted: dict) -> None:
-    """Raises CheckpointError at the first name or shape that differs."""
-    saved_shapes, wanted_shapes = (
-        {path_name(p): tuple(leaf.shape) for p, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (saved, wanted)
-    )
-    for name in sorted(saved_shapes.keys() | wanted_shapes.keys()):
-        there, here = saved_shapes.get(name, "absent"), wanted_shapes.get(name, "absent")
-        if there != here:
-            raise CheckpointError(
-                f"{path}: {name} is {there} in the checkpoint and {here} in this run. Use the "
-                "config that the run was started with, or start in another workdir and take the "
-                "weights over with --config.init=WORKDIR."
-            )

@@ -41,7 +41,7 @@ from vit_jax.command_line import (
 from vit_jax.config import Data, current_name, default_config, flatten
 from vit_jax.config_file import override
 from vit_jax.data.classes import ClassesDifferError
-from vit_jax.data.evaluation import EvaluationData
+from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.evaluators import read_evaluators

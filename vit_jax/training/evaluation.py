@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax.checkpoint import AVERAGED, TrainState
-from vit_jax.data.evaluation import EvaluationData
+from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import Evaluator, read_evaluators
