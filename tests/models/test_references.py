@@ -34,13 +34,14 @@ def mlp(x, parameters):
     return dense(gelu(dense(x, parameters["dense1"])), parameters["dense2"])
 
 
-def attention(x, parameters):
-    """Of one sequence [S, D], head by head: the values and the weights [heads, S, S]."""
+def attention(x, parameters, memory=None):
+    """From a sequence [S, D] to itself or another, head by head: the values and the weights."""
+    memory = x if memory is None else memory
     heads, weights = [], []
     for head in range(2):
         query, key, value = (
-            x @ parameters[name]["kernel"][:, head] + parameters[name]["bias"][head]
-            for name in ("query", "key", "value")
+            source @ parameters[name]["kernel"][:, head] + parameters[name]["bias"][head]
+            for name, source in (("query", x), ("key", memory), ("value", memory))
         )
         if "query_norm" in parameters:
             query = layer_norm(query, parameters["query_norm"])
@@ -136,6 +137,18 @@ def test_class_token_registers_and_patches_come_in_this_order():
         np.testing.assert_allclose(values["block_outputs"][0][image], expected, atol=1e-5)
         features = dense(layer_norm(expected[0], parameters["norm"]), parameters["pre_logits"])
         np.testing.assert_allclose(values["pre_logits"][image], np.tanh(features), atol=1e-5)
+
+
+def test_attention_pooling_sees_the_patches_and_no_prefix():
+    model = filled_model("ViT-B/16", **VIT, pooling="attention", class_token=True, num_registers=2)
+    values = intermediates(model, random_images(model.options), "block_outputs", "pre_logits")
+    parameters = parameters_of(model)
+    pooling = parameters["attention_pooling"]
+    for tokens, found in zip(values["block_outputs"][0], values["pre_logits"], strict=True):
+        patches = layer_norm(np.float64(tokens), parameters["norm"])[3:]
+        x, _ = attention(pooling["probe"][0], pooling["attention"], memory=patches)
+        expected = x + mlp(layer_norm(x, pooling["norm"]), pooling["mlp"])
+        np.testing.assert_allclose(found, expected[0], atol=1e-5)
 
 
 def group_norm(x, parameters):
