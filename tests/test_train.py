@@ -17,12 +17,16 @@ from tests.workdirs import NAME, PREPROCESSING, TINY, write_workdir
 from vit_jax import train
 from vit_jax.checkpoint import Checkpoints, TrainState, restore_params
 from vit_jax.config import Durations, default_config
-from vit_jax.data.dataset import eval_batches, open_dataset
+from vit_jax.data.dataset import open_dataset
 from vit_jax.devices import sharding
 from vit_jax.model_file import read_model_file, write_model_file
+from vit_jax.objectives.base import Labels
+from vit_jax.objectives.classification import Classification
 from vit_jax.optimizer import build_optimizer
 from vit_jax.optimizer.groups import parameter_groups
 from vit_jax.optimizer.schedules import make_schedule
+from vit_jax.training.experiment import build_schedule, make_experiment
+from vit_jax.training.state import with_weights
 from vit_jax.training.step import make_train_step
 from vit_jax.training.step_log import NonFiniteLossError
 
@@ -62,7 +66,11 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
     mesh = mesh_of(1)
     state = TrainState(jnp.int32(0), params, transformation.init(params), None)
     state = jax.device_put(state, sharding.replicated(mesh))
-    step = make_train_step(config, forward, transformation, groups.trainable, schedule, state, mesh)
+    classes = Labels((), model.options.num_classes)
+    objective = Classification(Classification.Options(), forward, classes)
+    step = make_train_step(
+        config, objective, transformation, groups.trainable, schedule, state, mesh
+    )
     batch = {
         "image": jnp.asarray(file["images"]),
         "label": jnp.asarray(file["labels"]),
@@ -70,7 +78,7 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
     }
     losses = []
     for _ in range(12):
-        state, metrics = step(state, batch)
+        state, metrics = step(state, {}, batch)
         losses.append(float(metrics["loss"]))
     np.testing.assert_allclose(losses, file[f"trajectory_{optimizer}/loss"], atol=1e-4)
     expected = file[f"trajectory_{optimizer}/head_kernel"]
@@ -156,16 +164,17 @@ def test_averaged_parameters_follow_the_formula():
     [(100, 0, False), (20, 90, False), (0, 101, False), (20, 80, True), (0, 100, True)],
 )
 def test_a_rate_that_never_peaks_is_warned_of(warmup, cooldown, peaks, caplog):
-    train.build_schedule(default_config(), Durations(100, warmup, cooldown, 0, 0))
+    build_schedule(default_config(), Durations(100, warmup, cooldown, 0, 0))
     expected = f"100 steps has no room for its warm-up of {warmup} and cooldown of {cooldown}"
     assert (expected in caplog.text) == (not peaks)
 
 
 def measured(model, config):
     """The accuracy and the mean loss of a model over the evaluation split, in NumPy."""
-    rows, logits, labels = sharding.batch_sharding(mesh_of(1)), [], []
+    logits, labels = [], []
     mean, std = (np.float32(x) for x in (model.preprocessing.mean, model.preprocessing.std))
-    for batch in eval_batches(config, open_dataset(config), rows):
+    experiment = make_experiment(config, mesh_of(1), open_dataset(config))
+    for batch in experiment.setting(config.data).data.open().batches():
         real = np.asarray(batch["mask"])
         outputs = predict(model, (np.asarray(batch["image"]) / 255 - mean) / std)
         logits.append(np.asarray(outputs)[real])
@@ -291,7 +300,7 @@ def test_of_given_weights_single_layers_may_start_fresh():
         "part": np.ma.masked_array(given, mask),
         "none": jax.ShapeDtypeStruct((3, 2), jnp.float32),
     }
-    params = train.with_weights(state, weights).params
+    params = with_weights(state, weights, objective=None).params
     np.testing.assert_array_equal(params["whole"], given)
     np.testing.assert_array_equal(params["part"], [[0, 1], [7, 7], [4, 5]])
     np.testing.assert_array_equal(params["none"], np.full((3, 2), 7))

@@ -40,7 +40,6 @@ from vit_jax.data.picture_files import find_files, read_ahead
 from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError
-from vit_jax.forward import normalize
 from vit_jax.inference import (
     Transform,
     class_names_of,
@@ -48,6 +47,7 @@ from vit_jax.inference import (
     make_transform,
     preprocessing_of,
 )
+from vit_jax.network import normalize
 
 BATCH_SIZE = 32  # On each device.
 TOP_K = 5
@@ -126,12 +126,12 @@ def predict(
         make_transform(model),
         class_names_of(model),
     )
-    batch_size = batch_size or BATCH_SIZE * classifier.mesh.size
-    rows = sharding.batch_sharding(classifier.mesh)
+    batch_size = batch_size or BATCH_SIZE * classifier.network.mesh.size
+    rows = sharding.batch_sharding(classifier.network.mesh)
 
     @jax.jit
     def rank(params: dict, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        probabilities = jax.nn.softmax(classifier.forward(params, images))
+        probabilities = jax.nn.softmax(classifier.network(params, images))
         return jax.lax.top_k(probabilities, min(top_k, len(names)))
 
     loaded = read_ahead(functools.partial(load, transform=transform), paths, batch_size)

@@ -11,7 +11,7 @@ from vit_jax.errors import ConfigError, WeightsError
 from vit_jax.model_file import Preprocessing
 from vit_jax.models import model_options
 from vit_jax.weights.architecture import abstract_parameters
-from vit_jax.weights.loading import initialize_from
+from vit_jax.weights.loading import fit_weights, read_initial_weights
 from vit_jax.weights.resampling import resize_channels, resize_patches, resize_positions
 
 TINY = {"width": 32, "depth": 3, "mlp_width": 64, "num_heads": 2, "patch_size": 8, "image_size": 32}
@@ -31,8 +31,12 @@ def initialize(path, skip="", class_names=(), **changes):
     options = options_of(**changes)
     _, shapes = abstract_parameters("ViT-Ti/16", options)
     fresh = {name: np.full(shape, 7, np.float32) for name, shape in shapes.items()}
-    params, report, _ = initialize_from(
-        path, options, unflatten_dict(fresh, sep="/"), skip=skip, class_names=class_names
+    params, report = fit_weights(
+        read_initial_weights(path, options),
+        options,
+        unflatten_dict(fresh, sep="/"),
+        skip=skip,
+        class_names=class_names,
     )
     rows = {row.name: row for row in report.rows}
     return fresh, flatten_dict(params, sep="/"), rows, report
@@ -69,6 +73,26 @@ def test_the_head_follows_the_class_names(tmp_path, path):
     rows = initialize(tmp_path / "out.npz", class_names=others)[2]
     assert set(statuses(rows)) == {"head/kernel", "head/bias"}
     assert rows["head/bias"].note == "other class names in the file"
+
+
+@pytest.mark.parametrize("change", ["turned", "swapped", "one name"])
+def test_the_same_classes_in_another_order_are_other_classes(tmp_path, path, change):
+    """Column 0 of the file's head would answer for another class."""
+    letters = list("abcdefghij")
+    others = {
+        "turned": letters[::-1],
+        "swapped": [*letters[:8], "j", "i"],
+        "one name": [*letters[:9], "J"],
+    }[change]
+    vit_jax.save_model(vit_jax.load_model(path), tmp_path / "out.npz", class_names=letters)
+    _, params, rows, _ = initialize(tmp_path / "out.npz", class_names=tuple(others))
+    assert set(statuses(rows)) == {"head/kernel", "head/bias"}
+    assert (params["head/kernel"] == 7).all(), "the fresh one"
+    _, params, rows, _ = initialize(tmp_path / "out.npz", class_names=letters)  # A list of them.
+    assert statuses(rows) == {}
+    np.testing.assert_array_equal(
+        params["head/kernel"], golden("vit_token")["params"]["head/kernel"]
+    )
 
 
 def test_a_file_without_a_head(tmp_path):

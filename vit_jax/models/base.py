@@ -10,10 +10,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.errors import ConfigError
+from vit_jax.kinds import is_number, shown
 from vit_jax.models.layers import REMAT_POLICIES
 
 PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
 ATTENTION_WEIGHTS, PRE_LOGITS = "attention_weights", "pre_logits"
+LOGITS = "logits"
 
 FIELD_KINDS = {  # An option's type -> what it may be, and in words; integers are checked by range.
     bool: (bool, "true or false"),
@@ -21,6 +23,9 @@ FIELD_KINDS = {  # An option's type -> what it may be, and in words; integers ar
     str: (str, "text"),
     float: (int | float, "a number"),
 }
+
+LARGEST = 10_000_000  # Of any number that an option is: classes, widths, pixels.
+DEEPEST = 10_000  # Blocks; each has an entry in lists.
 
 Constrain = Callable[[jax.Array], jax.Array]
 
@@ -48,7 +53,11 @@ class ModelOptions:
         for field in dataclasses.fields(self):
             kinds, words = FIELD_KINDS.get(field.type, (object, ""))
             if not isinstance(value := getattr(self, field.name), kinds):
-                raise ConfigError(f"model.{field.name}={value!r}: must be {words}.")
+                raise ConfigError(f"model.{field.name}={shown(value)}: must be {words}.")
+            if is_number(value) and value > LARGEST:
+                raise ConfigError(
+                    f"model.{field.name}={shown(value)}: must be at most {LARGEST:,}."
+                )
         object.__setattr__(self, "image_size", as_pair("image_size", self.image_size))
         require_at_least(self, 0, "num_classes")
         require_at_least(self, 1, "channels")
@@ -121,8 +130,32 @@ class ImageClassifier(nnx.Module):
         Returns:
           Logits [B, num_classes] float32, or with `num_classes=0` the representation.
         """
+        return self.outputs(images, key=key, constrain=constrain)[LOGITS]
+
+    def outputs(
+        self,
+        images: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        constrain: Constrain = unconstrained,
+        capture: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        """Logits and features at once; under jit, what the caller does not use costs nothing.
+
+        Args:
+          images, key, constrain: as for the call.
+          capture: further intermediates that are wanted; see `intermediates`.
+
+        Returns:
+          `logits` [B, K], `pre_logits` [B, R], both float32, and the intermediates by name.
+        """
         self.check_images(images)
-        representation, _ = self.features(images, key, constrain, ())
+        representation, captured = self.features(images, key, constrain, capture)
+        logits = self.classify(representation)
+        return {**captured, PRE_LOGITS: representation, LOGITS: logits}
+
+    def classify(self, representation: jax.Array) -> jax.Array:
+        """Representation [B, R] float32 -> logits [B, K] float32; itself without a head."""
         return self.head(representation) if self.options.num_classes else representation
 
     def intermediates(self, images: jax.Array, *names: str) -> dict[str, Any]:
@@ -145,16 +178,14 @@ class ImageClassifier(nnx.Module):
         Raises:
           ConfigError: a name this model does not have.
         """
-        self.check_images(images)
         for name in names:
             if name not in self.INTERMEDIATES:
                 raise ConfigError(
                     f"intermediate {name!r}: {type(self).__name__} has none of that name; "
                     f"it has {', '.join(self.INTERMEDIATES)}."
                 )
-        representation, captured = self.features(images, None, unconstrained, names)
-        captured = {**captured, PRE_LOGITS: representation}
-        return {name: captured[name] for name in names}
+        outputs = self.outputs(images, capture=names)
+        return {name: outputs[name] for name in names}
 
     def check_images(self, images: jax.Array) -> None:
         """Raises ConfigError for images of another size than the model's."""
@@ -169,8 +200,11 @@ class ImageClassifier(nnx.Module):
 def as_pair(name: str, size: int | tuple[int, int]) -> tuple[int, int]:
     """`size` as (height, width); raises ConfigError for anything but positive integers."""
     pair = tuple(size) if isinstance(size, list | tuple) else (size, size)
-    if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
-        raise ConfigError(f"model.{name}={size!r}: must be a positive integer or a pair of them.")
+    if len(pair) != 2 or not all(isinstance(side, int) and 0 < side <= LARGEST for side in pair):
+        raise ConfigError(
+            f"model.{name}={shown(size)}: must be a positive integer or a pair of them, at most "
+            f"{LARGEST:,}."
+        )
     return pair
 
 
@@ -180,7 +214,7 @@ def require_at_least(options: ModelOptions, minimum: int, *fields: str) -> None:
         value = getattr(options, field)
         if not isinstance(value, int) or value < minimum:
             raise ConfigError(
-                f"model.{field}={value!r}: must be an integer and at least {minimum}."
+                f"model.{field}={shown(value)}: must be an integer and at least {minimum}."
             )
 
 
@@ -189,7 +223,8 @@ def require_one_of(options: ModelOptions, **allowed: Any) -> None:
     for field, values in allowed.items():
         if getattr(options, field) not in values:
             raise ConfigError(
-                f"model.{field}={getattr(options, field)!r}: must be one of {', '.join(values)}."
+                f"model.{field}={shown(getattr(options, field))}: must be one of "
+                f"{', '.join(values)}."
             )
 
 
@@ -198,7 +233,7 @@ def require_not_negative(options: ModelOptions, *fields: str) -> None:
     for field in fields:
         value = getattr(options, field)
         if not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise ConfigError(f"model.{field}={value!r}: must be a number and at least 0.")
+            raise ConfigError(f"model.{field}={shown(value)}: must be a number and at least 0.")
 
 
 def require_rates(options: ModelOptions, *fields: str) -> None:
