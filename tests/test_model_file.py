@@ -23,6 +23,7 @@ OPTIONS = dataclasses.asdict(
             OPTIONS,
             Preprocessing((0.485, 0.456, 0.406), (0.2, 0.2, 0.2), "center", 248, "bicubic", False),
             ("élève", "cat, dog", ""),
+            "sigmoid",
         ),
         ModelFile("BiT-R50x1", dataclasses.asdict(registry.model_options("BiT-R50x1"))),
     ],
@@ -53,6 +54,12 @@ def test_a_missing_file_is_named(tmp_path):
 def content(tmp_path):
     write_model_file(tmp_path, ModelFile("ViT-B/16", OPTIONS))
     return json.loads((tmp_path / "model.json").read_text())
+
+
+def test_a_file_that_does_not_say_the_loss(tmp_path, content):
+    del content["loss"]  # As before it was recorded.
+    (tmp_path / "model.json").write_text(json.dumps(content))
+    assert read_model_file(tmp_path).loss == "softmax"
 
 
 def test_a_newer_format_is_refused(tmp_path, content):

@@ -18,7 +18,7 @@ from tests.published import random_model
 from tests.runs import ROOT
 from tests.workdirs import CLASSES, write_workdir
 from vit_jax import predict as command
-from vit_jax.errors import DataError
+from vit_jax.errors import ConfigError, DataError
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images, predict
 
@@ -91,6 +91,51 @@ def test_predictions_are_the_softmax_of_the_logits(model, tmp_path):
             for index, name, probability in prediction.classes:
                 assert name == NAMES[index]
                 assert probability == pytest.approx(expected[row, index], abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "binary"])
+def test_a_sigmoid_model_tells_each_class_s_own_probability(loss, tmp_path):
+    made = random_model("ViT-Ti/8", num_classes=len(NAMES), **TINY)
+    made.loss = loss
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    logits = np.float64(made(load_images(made, [tmp_path / "a.png"])))[0]
+    expected = 1 / (1 + np.exp(-logits))
+    (found,) = predict(made, [tmp_path / "a.png"], top_k=len(NAMES))
+    assert probabilities(found) == pytest.approx(dict(enumerate(expected)), abs=1e-5)
+    (found,) = predict(made, [tmp_path / "a.png"], top_k=len(NAMES), threshold=0.5)
+    assert set(probabilities(found)) == set(np.flatnonzero(expected >= 0.5).tolist())
+    (found,) = predict(made, [tmp_path / "a.png"], top_k=len(NAMES), loss="softmax")
+    assert sum(probabilities(found).values()) == pytest.approx(1)
+    made.loss = "distance"
+    with pytest.raises(
+        ConfigError, match="the loss 'distance'; probabilities are known of softmax"
+    ):
+        list(predict(made, [tmp_path / "a.png"]))
+
+
+@pytest.mark.parametrize(
+    ("format", "name"),
+    [
+        *(("npz", "out.npz"), ("vit_jax", "out"), ("timm", "out.safetensors")),
+        *(("timm", "out"), ("huggingface", "out")),
+    ],
+)
+def test_the_loss_travels_with_the_weights(format, name, tmp_path):
+    made = random_model("ViT-Ti/16", num_classes=3, width=192, depth=1, image_size=32)
+    made.loss = "sigmoid"
+    vit_jax.save_model(made, tmp_path / name, format)
+    assert vit_jax.load_model(tmp_path / name).loss == "sigmoid"
+    assert vit_jax.load_model(tmp_path / name, num_classes=2).loss == "softmax"  # Another head.
+
+
+def test_thresholds_on_the_command_line(model_path, pictures, capsys):
+    picture = pictures / "élève 1.png"
+    assert run(model_path, picture, "--loss=sigmoid", "--threshold=1") == 0
+    assert capsys.readouterr().out == f"{picture}: none\n"
+    assert run(model_path, picture, "--loss=sigmoid", "--threshold=0", "--top_k=7") == 0
+    assert capsys.readouterr().out.count("%") == 7
+    assert run(model_path, picture, "--threshold=50") == 2
+    assert "'50' is not a number from 0 to 1" in capsys.readouterr().err
 
 
 def test_a_model_just_created_and_fewer_classes_than_asked_for(tmp_path):

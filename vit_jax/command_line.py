@@ -104,6 +104,17 @@ def positive_seconds(text: str) -> float:
     return seconds
 
 
+def share(text: str) -> float:
+    """The type of a flag that is a number from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return number
+
+
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that say which parameters of a model to load, and how to read its file."""
     parser.add_argument("--checkpoint", default="latest", help="of a workdir: latest, best, a step")

@@ -12,6 +12,7 @@ from vit_jax.errors import CheckpointError, ConfigError
 
 FORMAT_VERSION = 1
 FILE_NAME = "model.json"
+DEFAULT_LOSS = "softmax"
 CROPS = ("resize", "center")
 INTERPOLATIONS = ("bilinear", "bicubic")
 
@@ -61,12 +62,14 @@ class Preprocessing:
 
 @dataclasses.dataclass(frozen=True)
 class ModelFile:
-    """An architecture's name and complete options, its preprocessing, and its classes' names."""
+    """An architecture's name and complete options, its preprocessing, its classes' names, its loss."""
 
     name: str
     options: dict[str, Any]
     preprocessing: Preprocessing = Preprocessing()
     class_names: tuple[str, ...] = ()
+    # It was trained with, so that a logit is read as it was meant; older files do not say.
+    loss: str = DEFAULT_LOSS
 
 
 def write_model_file(directory: str | os.PathLike[str], model_file: ModelFile) -> None:
@@ -94,6 +97,7 @@ def to_json(model_file: ModelFile) -> dict[str, Any]:
         "model": {"name": model_file.name, **model_file.options},
         "preprocessing": dataclasses.asdict(model_file.preprocessing),
         "class_names": list(model_file.class_names),
+        "loss": model_file.loss,
     }
 
 
@@ -102,11 +106,12 @@ def from_json(content: dict[str, Any]) -> ModelFile:
     options = {key: as_tuple(value) for key, value in content["model"].items()}
     preprocessing = {key: as_tuple(value) for key, value in content["preprocessing"].items()}
     name, class_names = options.pop("name"), content["class_names"]
+    loss = content.get("loss", DEFAULT_LOSS)
     if not isinstance(class_names, list) or not all(
-        isinstance(text, str) for text in (name, *class_names)
+        isinstance(text, str) for text in (name, loss, *class_names)
     ):
         raise TypeError("names must be texts")
-    return ModelFile(name, options, Preprocessing(**preprocessing), tuple(class_names))
+    return ModelFile(name, options, Preprocessing(**preprocessing), tuple(class_names), loss)
 
 
 def decode(text: str | bytes) -> ModelFile:

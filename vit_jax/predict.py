@@ -35,6 +35,7 @@ from vit_jax.command_line import (
     at_least_one,
     load_classifier,
     run_command,
+    share,
 )
 from vit_jax.data.picture_files import find_files, read_ahead
 from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
@@ -48,9 +49,16 @@ from vit_jax.inference import (
     make_transform,
     preprocessing_of,
 )
+from vit_jax.model_file import DEFAULT_LOSS
 
 BATCH_SIZE = 32  # On each device.
 TOP_K = 5
+# A loss -> what makes its logits probabilities: of one class among all, or of each by itself.
+PROBABILITIES: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "softmax": jax.nn.softmax,
+    "sigmoid": jax.nn.sigmoid,
+    "binary": jax.nn.sigmoid,
+}
 
 Path = str | os.PathLike[str]
 
@@ -107,7 +115,13 @@ def load_images(model: nnx.Module, paths: Iterable[Path]) -> jax.Array:
 
 
 def predict(
-    model: nnx.Module, paths: Iterable[Path], *, top_k: int = TOP_K, batch_size: int | None = None
+    model: nnx.Module,
+    paths: Iterable[Path],
+    *,
+    top_k: int = TOP_K,
+    threshold: float = 0.0,
+    loss: str | None = None,
+    batch_size: int | None = None,
 ) -> Iterator[Prediction]:
     """Classifies picture files on all devices, in order, reading ahead in threads.
 
@@ -115,23 +129,29 @@ def predict(
       model: from `load_model` or `create_model`; it must have a head.
       paths: any number, taken as they are needed: only a few batches are held.
       top_k: how many classes to tell; all of them if the model has fewer.
+      threshold: of these, only classes of at least this probability are told.
+      loss: that the model was trained with; by default what its file says.
       batch_size: over all devices; by default 32 on each.
 
     Yields:
       A `Prediction` for each path. Probabilities are the softmax of the logits; of a model trained
-      with the sigmoid loss, only their order means something.
+      with a sigmoid loss ("sigmoid", "binary"), each class's own, whatever the others'.
+
+    Raises:
+      ConfigError: at the first `next`: `loss` has no probabilities.
     """
     classifier, transform, names = (
         make_classifier(model),
         make_transform(model),
         class_names_of(model),
     )
+    probabilities_of = find_probabilities(loss or getattr(model, "loss", DEFAULT_LOSS))
     batch_size = batch_size or BATCH_SIZE * classifier.mesh.size
     rows = sharding.batch_sharding(classifier.mesh)
 
     @jax.jit
     def rank(params: dict, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        probabilities = jax.nn.softmax(classifier.forward(params, images))
+        probabilities = probabilities_of(classifier.forward(params, images))
         return jax.lax.top_k(probabilities, min(top_k, len(names)))
 
     loaded = read_ahead(functools.partial(load, transform=transform), paths, batch_size)
@@ -144,13 +164,25 @@ def predict(
                 place[...] = 0 if picture.error else picture.image
             latest = group, rank(classifier.params, jax.device_put(images, rows))
             # Read one batch late, so that the device never waits for the host.
-            yield from name_classes(previous, names)
+            yield from name_classes(previous, names, threshold)
             previous = latest
-        yield from name_classes(previous, names)
+        yield from name_classes(previous, names, threshold)
+
+
+def find_probabilities(loss: str) -> Callable[[jax.Array], jax.Array]:
+    """What makes probabilities of the logits of a model that was trained with `loss`."""
+    if loss not in PROBABILITIES:
+        raise ConfigError(
+            f"The model was trained with the loss {loss!r}; probabilities are known of "
+            f"{', '.join(PROBABILITIES)}: say which with --loss."
+        )
+    return PROBABILITIES[loss]
 
 
 def name_classes(
-    batch: tuple[list[Loaded], tuple[jax.Array, jax.Array]] | None, names: Sequence[str]
+    batch: tuple[list[Loaded], tuple[jax.Array, jax.Array]] | None,
+    names: Sequence[str],
+    threshold: float,
 ) -> Iterator[Prediction]:
     """The predictions of a batch, if there is one: its pictures, and their ranked classes."""
     if batch is None:
@@ -159,7 +191,8 @@ def name_classes(
     for picture, *row in zip(
         pictures, *map(np.ndarray.tolist, jax.device_get(ranked)), strict=False
     ):
-        classes = (RankedClass(k, names[k], p) for p, k in zip(*row, strict=True))
+        ranks = zip(*row, strict=True)
+        classes = (RankedClass(k, names[k], p) for p, k in ranks if p >= threshold)
         yield Prediction(picture.path, () if picture.error else tuple(classes), picture.error)
 
 
@@ -182,7 +215,7 @@ def write_text(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> N
     del top_k
     for prediction in predictions:
         classes = (f"{name} ({probability:.2%})" for _, name, probability in prediction.classes)
-        answer = f"error: {prediction.error}" if prediction.error else ", ".join(classes)
+        answer = f"error: {prediction.error}" if prediction.error else ", ".join(classes) or "none"
         print(f"{prediction.path}: {answer}", file=file, flush=True)
 
 
@@ -241,6 +274,16 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, a folder, a glob, or -")
     add_model_flags(parser)
     parser.add_argument("--top_k", type=at_least_one, default=TOP_K, help="classes to tell: 5")
+    parser.add_argument(
+        "--threshold",
+        type=share,
+        default=0.0,
+        metavar="P",
+        help="of these, only classes at least so probable, such as 0.5",
+    )
+    parser.add_argument(
+        "--loss", choices=tuple(PROBABILITIES), help="it was trained with; default: as MODEL says"
+    )
     parser.add_argument("--format", choices=tuple(FORMATS), help="default: as --output ends")
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
     parser.add_argument(
@@ -266,7 +309,14 @@ def run(arguments: Sequence[str]) -> int:
             yield prediction
 
     with open_output(flags.output) as file:
-        predictions = predict(model, paths, top_k=top_k, batch_size=flags.batch_size)
+        predictions = predict(
+            model,
+            paths,
+            top_k=top_k,
+            threshold=flags.threshold,
+            loss=flags.loss,
+            batch_size=flags.batch_size,
+        )
         with contextlib.closing(predictions):
             FORMATS[flags.format](file, counted(predictions), top_k)
     if not count["unreadable"]:

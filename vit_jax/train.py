@@ -108,6 +108,7 @@ def run(
         dataclasses.asdict(parts.options),
         preprocessing_of(config.data),
         dataset.class_names,
+        loss=config.objective.loss,
     )
     if not dry_run:
         return run_parts(config, directory, mesh, dataset, parts, file, stop or threading.Event())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import ConfigError, WeightsError
-from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models import registry
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import architecture
@@ -47,6 +47,7 @@ class Stated:
     preprocessing: Preprocessing | None = None
     class_names: tuple[str, ...] = ()
     name: str = ""  # of the architecture
+    loss: str = DEFAULT_LOSS  # it was trained with
     assumed: tuple[str, ...] = ()  # what had to be assumed to read it
     remarks: tuple[str, ...] = ()  # what this package computes in another way
 
@@ -54,7 +55,11 @@ class Stated:
     def by(cls, model_file: ModelFile) -> "Stated":
         """The statements of a description that this package wrote."""
         return cls(
-            model_file.options, model_file.preprocessing, model_file.class_names, model_file.name
+            options=model_file.options,
+            preprocessing=model_file.preprocessing,
+            class_names=model_file.class_names,
+            name=model_file.name,
+            loss=model_file.loss,
         )
 
 
@@ -134,6 +139,7 @@ def make_weights(
         options=dataclasses.asdict(complete),
         preprocessing=preprocessing.for_channels(complete.channels),
         class_names=stated.class_names,
+        loss=stated.loss,
     )
     return Weights(
         path=path,

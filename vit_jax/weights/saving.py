@@ -10,7 +10,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, SINCOS_2D, STEM, TABLES
@@ -132,6 +132,7 @@ def save_model(
         options=dataclasses.asdict(options),
         preprocessing=preprocessing,
         class_names=tuple(class_names),
+        loss=DEFAULT_LOSS if trunk_only else getattr(model, "loss", DEFAULT_LOSS),
     )
     write_files(target.files(path, parameters, options, description))
 
