@@ -251,6 +251,14 @@ def test_other_sources(tmp_path, source):
         (("MODEL", "DATA", "--josn=x"), "unrecognized arguments: --josn=x"),
         (("MODEL", "DATA", "--json=missing/x"), "--json=missing/x cannot be written: No such"),
         (("MODEL", "DATA", "--csv=."), "--csv=. cannot be written: Is a directory"),
+        (
+            ("MODEL", "DATA", "--json=x.csv"),
+            "--json: 'x.csv' is no name for what is written: NAME.json",
+        ),
+        (
+            ("MODEL", "DATA", "--csv=x.txt"),
+            "--csv: 'x.txt' is no name for what is written: NAME.csv",
+        ),
         (("MODEL", "DATA", "--ema"), "choose from a run's workdir"),
         (("MODEL", "DATA", "--option=num_classes=0"), "has no head"),
         (("MODEL", "DATA", "--option=depth=two"), "model.depth='two'"),

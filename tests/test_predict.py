@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -91,6 +93,61 @@ def test_predictions_are_the_softmax_of_the_logits(model, tmp_path):
             for index, name, probability in prediction.classes:
                 assert name == NAMES[index]
                 assert probability == pytest.approx(expected[row, index], abs=1e-5)
+
+
+def test_one_picture_in_every_form_that_python_has(model, tmp_path):
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    (expected,) = load_images(model, [tmp_path / "a.png"])
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    turned = Image.fromarray(PIXELS[::-1, ::-1])
+    turned.getexif().update(exif)
+    forms = {
+        "text": str(tmp_path / "a.png"),
+        "path": tmp_path / "a.png",
+        "content": (tmp_path / "a.png").read_bytes(),
+        "array": PIXELS,
+        "jax": jnp.asarray(PIXELS),
+        "pillow": Image.fromarray(PIXELS),
+        "pillow, turned": turned,
+    }
+    for kind, picture in forms.items():
+        np.testing.assert_array_equal(load_images(model, picture)[0], expected, err_msg=kind)
+        (found,) = predict(model, picture)
+        assert not found.error, kind
+        assert found.path == (str(tmp_path / "a.png") if kind in ("text", "path") else "[0]")
+    assert len(list(predict(model, np.stack([PIXELS, PIXELS])))) == 2
+    assert len(list(predict(model, forms.values()))) == len(forms)
+    (grey,) = predict(model, PIXELS[..., 0])
+    assert not grey.error
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        (PIXELS / np.float32(255), r"an image array is float32 \[24, 20, 3\]; expected uint8"),
+        (PIXELS[..., :2], r"an image array is uint8 \[24, 20, 2\]"),
+    ],
+)
+def test_arrays_that_are_no_pictures(model, picture, message):
+    (found,) = predict(model, picture)
+    assert re.search(message, found.error)
+    with pytest.raises(DataError, match=rf"^\[0\]: {message}"):
+        load_images(model, picture)
+
+
+def test_what_is_no_picture_at_all(model):
+    with pytest.raises(TypeError, match="this is a int"):
+        list(predict(model, [7]))  # Not the file with this number.
+
+
+def test_pixels_where_a_model_expects_normalised_floats(model):
+    with pytest.raises(ConfigError, match="images are uint8, expected normalised floats"):
+        model(np.zeros((2, 16, 16, 3), np.uint8))
+    with pytest.raises(ConfigError, match=r"one image of shape .* images\[None\]"):
+        model(np.zeros((16, 16, 3), np.float32))
+    with pytest.raises(ConfigError, match="images are int32"):
+        model.intermediates(np.zeros((2, 16, 16, 3), np.int32), "pre_logits")
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "binary"])
@@ -359,7 +416,15 @@ def test_when_nothing_can_be_read_the_code_is_2(model_path, pictures, capsys):
         (("MODEL", "1.png", "--format=xml"), "invalid choice: 'xml'"),
         (("MODEL", "1.png", "--outptu=x"), "unrecognized arguments: --outptu=x; --help"),
         (("MODEL", "1.png", "--output=no/out.csv"), "no/out.csv cannot be written: No such file"),
-        (("MODEL", "1.png", "--output=1.png"), "would be taken for a picture"),
+        (("MODEL", "1.png", "--output=1.png", "--format=csv"), "would be taken for a picture"),
+        (
+            ("MODEL", "1.png", "--output=x.json"),
+            "x.json: the format follows from .txt, .csv, .jsonl",
+        ),
+        (
+            ("MODEL", "1.png", "--output=x.csv", "--format=jsonl"),
+            "a name for --format=csv, not for",
+        ),
         (("MODEL", "1.png", "--output=empty"), "empty cannot be written: Is a directory"),
         (("MODEL", "1.png", "--ema"), "choose from a run's workdir"),
         (("MODEL", "1.png", "--checkpoint=best"), "choose from a run's workdir"),

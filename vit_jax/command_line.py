@@ -115,6 +115,19 @@ def share(text: str) -> float:
     return number
 
 
+def named(ending: str) -> Callable[[str], str]:
+    """The type of a flag that names a file of one format, which its name must not contradict."""
+
+    def check(path: str) -> str:
+        if os.path.splitext(path)[1].lower() not in ("", ending):
+            raise argparse.ArgumentTypeError(
+                f"{path!r} is no name for what is written: NAME{ending}"
+            )
+        return path
+
+    return check
+
+
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that say which parameters of a model to load, and how to read its file."""
     parser.add_argument("--checkpoint", default="latest", help="of a workdir: latest, best, a step")

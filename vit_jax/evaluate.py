@@ -33,6 +33,7 @@ from vit_jax.command_line import (
     add_model_flags,
     at_least_one,
     load_classifier,
+    named,
     run_command,
 )
 from vit_jax.config import current_name, default_config, flatten
@@ -114,8 +115,12 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the results as a list of objects")
-    parser.add_argument("--csv", metavar="FILE", help="write the results as a table")
+    parser.add_argument(
+        "--json", type=named(".json"), metavar="FILE", help="write the results as a list of objects"
+    )
+    parser.add_argument(
+        "--csv", type=named(".csv"), metavar="FILE", help="write the results as a table"
+    )
     return parser.parse_args(arguments)
 
 

@@ -25,6 +25,7 @@ from typing import NamedTuple, TextIO
 import jax
 import numpy as np
 from flax import nnx
+from PIL import Image
 
 from vit_jax.command_line import (
     DONE,
@@ -53,6 +54,7 @@ from vit_jax.model_file import DEFAULT_LOSS
 
 BATCH_SIZE = 32  # On each device.
 TOP_K = 5
+ONE_PICTURE = (str, os.PathLike, bytes, Image.Image)
 # A loss -> what makes its logits probabilities: of one class among all, or of each by itself.
 PROBABILITIES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "softmax": jax.nn.softmax,
@@ -61,6 +63,9 @@ PROBABILITIES: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 Path = str | os.PathLike[str]
+Picture = (
+    Path | bytes | Image.Image | np.ndarray
+)  # A file, its content, or uint8 [H, W, C], [H, W].
 
 logger = logging.getLogger("vit_jax")
 
@@ -77,7 +82,7 @@ class RankedClass(NamedTuple):
 class Prediction:
     """A picture's classes, the most probable first; none, but an error, if it cannot be read."""
 
-    path: str
+    path: str  # "[3]" of what has none, the fourth of all
     classes: tuple[RankedClass, ...]
     error: str = ""
 
@@ -93,52 +98,55 @@ class Loaded(NamedTuple):
 # ------------------------------------------------------------------------------------ in Python
 
 
-def load_images(model: nnx.Module, paths: Iterable[Path]) -> jax.Array:
-    """Picture files of any size and format as `model` expects them.
+def load_images(model: nnx.Module, pictures: Picture | Iterable[Picture]) -> jax.Array:
+    """Pictures of any size and format as `model` expects them.
 
     Args:
       model: from `load_model` or `create_model`.
-      paths: of the files.
+      pictures: one or several: paths, contents of files, Pillow images, arrays uint8 [H, W, C].
 
     Returns:
       [B, H, W, C] float32, resized and normalised as `model.preprocessing` says.
 
     Raises:
-      DataError: a file cannot be read; the message names it.
+      DataError: one cannot be read; the message names it.
+      TypeError: one is none of these.
     """
     transform = make_transform(model)
-    pictures = [load(path, transform) for path in paths]
-    for picture in pictures:
+    loaded = [load(numbered, transform) for numbered in enumerate(each(pictures))]
+    for picture in loaded:
         if picture.error:
             raise DataError(f"{picture.path}: {picture.error}.")
-    return normalize(np.stack([picture.image for picture in pictures]), preprocessing_of(model))
+    return normalize(np.stack([picture.image for picture in loaded]), preprocessing_of(model))
 
 
 def predict(
     model: nnx.Module,
-    paths: Iterable[Path],
+    pictures: Picture | Iterable[Picture],
     *,
     top_k: int = TOP_K,
     threshold: float = 0.0,
     loss: str | None = None,
     batch_size: int | None = None,
 ) -> Iterator[Prediction]:
-    """Classifies picture files on all devices, in order, reading ahead in threads.
+    """Classifies pictures on all devices, in order, reading ahead in threads.
 
     Args:
       model: from `load_model` or `create_model`; it must have a head.
-      paths: any number, taken as they are needed: only a few batches are held.
+      pictures: one or several: paths, contents of files, Pillow images, arrays uint8 [H, W, C];
+        taken as they are needed: only a few batches are held.
       top_k: how many classes to tell; all of them if the model has fewer.
       threshold: of these, only classes of at least this probability are told.
       loss: that the model was trained with; by default what its file says.
       batch_size: over all devices; by default 32 on each.
 
     Yields:
-      A `Prediction` for each path. Probabilities are the softmax of the logits; of a model trained
+      A `Prediction` for each picture. Probabilities are the softmax of the logits; of a model trained
       with a sigmoid loss ("sigmoid", "binary"), each class's own, whatever the others'.
 
     Raises:
       ConfigError: at the first `next`: `loss` has no probabilities.
+      TypeError: at `next`: something is no picture.
     """
     classifier, transform, names = (
         make_classifier(model),
@@ -154,7 +162,8 @@ def predict(
         probabilities = probabilities_of(classifier.forward(params, images))
         return jax.lax.top_k(probabilities, min(top_k, len(names)))
 
-    loaded = read_ahead(functools.partial(load, transform=transform), paths, batch_size)
+    numbered = enumerate(each(pictures))
+    loaded = read_ahead(functools.partial(load, transform=transform), numbered, batch_size)
     with contextlib.closing(loaded):
         size, previous = 0, None
         while group := list(itertools.islice(loaded, batch_size)):
@@ -196,15 +205,38 @@ def name_classes(
         yield Prediction(picture.path, () if picture.error else tuple(classes), picture.error)
 
 
-def load(path: Path, transform: Transform) -> Loaded:
-    """Reads and transforms one file."""
+def each(pictures: Picture | Iterable[Picture]) -> Iterable[Picture]:
+    """Several pictures, where one may be given."""
+    is_image = isinstance(pictures, np.ndarray | jax.Array) and pictures.ndim < 4
+    return [pictures] if is_image or isinstance(pictures, ONE_PICTURE) else pictures
+
+
+def load(numbered: tuple[int, Picture], transform: Transform) -> Loaded:
+    """Reads and transforms one picture, given with its number; TypeError if it is none."""
+    number, picture = numbered
+    name = os.fspath(picture) if isinstance(picture, str | os.PathLike) else f"[{number}]"
     try:
-        with open(path, "rb") as file:
-            return Loaded(os.fspath(path), transform(file.read()))
+        return Loaded(name, transform(content_of(picture)))
     except OSError as error:
-        return Loaded(os.fspath(path), None, error.strerror or str(error))
+        return Loaded(name, None, error.strerror or str(error))
     except (DataError, ValueError) as error:  # ValueError: a path with a null character.
-        return Loaded(os.fspath(path), None, str(error))
+        return Loaded(name, None, str(error))
+
+
+def content_of(picture: Picture) -> bytes | np.ndarray | Image.Image:
+    """What a transform takes."""
+    if isinstance(picture, str | os.PathLike):
+        with open(picture, "rb") as file:
+            return file.read()
+    if isinstance(picture, np.ndarray | jax.Array):
+        array = np.asarray(picture)
+        return array[..., np.newaxis] if array.ndim == 2 else array
+    if isinstance(picture, ONE_PICTURE):
+        return picture
+    raise TypeError(
+        f"a picture is a path, the bytes of a file, a Pillow image or an array; this is a "
+        f"{type(picture).__name__}"
+    )
 
 
 # -------------------------------------------------------------------------------------- output
@@ -244,6 +276,7 @@ def write_jsonl(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> 
         print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
 
 
+ENDINGS = {".txt": "text", ".csv": "csv", ".jsonl": "jsonl"}  # Of files -> their format.
 FORMATS: dict[str, Callable[[TextIO, Iterable[Prediction], int], None]] = {
     "text": write_text,
     "csv": write_csv,
@@ -284,15 +317,33 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--loss", choices=tuple(PROBABILITIES), help="it was trained with; default: as MODEL says"
     )
-    parser.add_argument("--format", choices=tuple(FORMATS), help="default: as --output ends")
+    parser.add_argument(
+        "--format", choices=tuple(FORMATS), help="default: as --output ends, else text"
+    )
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
     parser.add_argument(
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )
     flags = parser.parse_args(arguments)
-    ending = os.path.splitext(flags.output or "")[1].removeprefix(".")
-    flags.format = flags.format or (ending if ending in FORMATS else "text")
+    flags.format = format_of(flags.output or "", flags.format)
     return flags
+
+
+def format_of(path: str, given: str | None) -> str:
+    """The format of the output: the given one, else the one that its name ends in, else text.
+
+    Raises ConfigError where name and format disagree, or the name says nothing known.
+    """
+    ending = os.path.splitext(path)[1].lower()
+    implied = ENDINGS.get(ending) if ending else given or "text"
+    if implied is None and given is None:
+        raise ConfigError(
+            f"--output={path}: the format follows from {', '.join(ENDINGS)}; for another name say "
+            f"which, with --format={'|'.join(FORMATS)}."
+        )
+    if given and implied and given != implied:
+        raise ConfigError(f"--output={path} is a name for --format={implied}, not for {given}.")
+    return given or implied
 
 
 def run(arguments: Sequence[str]) -> int:

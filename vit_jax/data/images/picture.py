@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -49,7 +51,7 @@ def decode_for_later(image: bytes, channels: int) -> np.ndarray | Jpeg:
     return as_array(picture)
 
 
-def open_picture(image: bytes | np.ndarray | Jpeg, channels: int) -> Picture:
+def open_picture(image: bytes | np.ndarray | Image.Image | Jpeg, channels: int) -> Picture:
     """As `decode`, but leaves a JPEG undecoded, and another file a Pillow image, without a copy.
 
     What is wrong with a JPEG shows only when it is decoded, by a function of this module.
@@ -65,6 +67,9 @@ def open_picture(image: bytes | np.ndarray | Jpeg, channels: int) -> Picture:
                 f"[height, width, channels] with {channels} channels"
             )
         return as_pillow(image).convert(mode_of(channels))
+    if isinstance(image, Image.Image):
+        with _naming_damage():
+            return _upright_in_mode(image, channels)
     return open_jpeg(image, channels) or _open_with_pillow(image, channels)
 
 
@@ -106,17 +111,35 @@ def as_pillow(image: Picture) -> Image.Image:
 
 def _open_with_pillow(content: bytes, channels: int) -> Image.Image:
     """Decodes a file of any format, upright."""
+    with _naming_damage(), _identify(content) as file:
+        return _upright_in_mode(file, channels)
+
+
+def _identify(content: bytes) -> Image.Image:
+    """The file as Pillow opens it; nothing is decoded yet."""
     try:
-        with Image.open(io.BytesIO(content)) as file:
-            file.load()
-            orientation = read_orientation(file)
-            picture = _to_mode(file, mode_of(channels))
+        return Image.open(io.BytesIO(content))
     except UnidentifiedImageError:  # Its message has an address in memory, but no reason.
         reason = "its content is of no known format" if content else "it is empty"
         raise DataError(f"cannot decode the image ({reason})") from None
-    # Pillow's readers meet corrupt bytes with almost any exception, not only OSError.
+
+
+@contextlib.contextmanager
+def _naming_damage() -> Iterator[None]:
+    """Pillow's readers meet corrupt bytes with almost any exception: makes each a DataError."""
+    try:
+        yield
+    except (DataError, ConfigError):
+        raise
     except Exception as error:
         raise DataError(f"cannot decode the image ({error})") from error
+
+
+def _upright_in_mode(image: Image.Image, channels: int) -> Image.Image:
+    """Decodes an image of any mode, turns it as its EXIF says, and converts it."""
+    image.load()
+    orientation = read_orientation(image)
+    picture = _to_mode(image, mode_of(channels))
     return picture if orientation == 1 else as_pillow(upright(as_array(picture), orientation))
 
 
