@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.config_file import parse_any
-from vit_jax.console import setup_logging
+from vit_jax.console import python_command, setup_logging
 from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError, UserError, WeightsError
 from vit_jax.weights.formats import is_workdir
@@ -33,7 +33,9 @@ class Parser(argparse.ArgumentParser):
     """Raises ConfigError for a command line that it does not understand."""
 
     def __init__(self, module: str, description: str):
-        super().__init__(prog=f"python -m {module}", description=description, allow_abbrev=False)
+        super().__init__(
+            prog=python_command("-m", module), description=description, allow_abbrev=False
+        )
 
     def error(self, message: str) -> None:
         """Called by argparse for any mistake."""

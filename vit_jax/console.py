@@ -1,6 +1,8 @@
 """The console: log messages, a run's lines and progress bar, and numbers as people read them."""
 
 import logging
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 
@@ -59,6 +61,15 @@ class Console:
     def close(self) -> None:
         """Removes the bar."""
         self._bar.close()
+
+
+def python_command(*arguments: str) -> str:
+    """A line that a shell runs as it stands: the interpreter of this process with `arguments`.
+
+    It is called "python" where that is what the shell would find. Paths are quoted.
+    """
+    is_found = shutil.which("python") == sys.executable
+    return shlex.join(["python" if is_found else sys.executable, *arguments])
 
 
 def format_count(value: float) -> str:

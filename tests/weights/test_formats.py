@@ -3,6 +3,7 @@
 import io
 import pickle
 import shlex
+import sys
 import zipfile
 
 import numpy as np
@@ -148,5 +149,8 @@ def test_the_conversion_line_quotes_hostile_names(tmp_path):
     path.write_bytes(pickle.dumps({}))
     with pytest.raises(WeightsError) as error:
         vit_jax.load_model(path)
-    *_, source, target = shlex.split(str(error.value).split("python -c")[1])
+    line = str(error.value).partition("installed: ")[2].removesuffix(".")
+    program, flag, code, source, target = shlex.split(line)
+    assert (program, flag) in ((sys.executable, "-c"), ("python", "-c"))
+    compile(code, "<line>", "exec")
     assert (source, target) == (str(path), f"{path}.safetensors")
