@@ -2,11 +2,19 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
+from etils import epath
 
 from vit_jax.errors import CheckpointError, ConfigError
-from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_model_file
+from vit_jax.model_file import (
+    ModelFile,
+    Preprocessing,
+    read_model_file,
+    write_json,
+    write_model_file,
+)
 from vit_jax.models import registry
 
 OPTIONS = dataclasses.asdict(
@@ -117,3 +125,10 @@ def test_a_mean_for_each_channel_or_their_average():
     gray = rgb.for_channels(1)
     assert (gray.mean, gray.std, gray.resize) == (pytest.approx((0.5,)), pytest.approx((0.2,)), 7)
     assert Preprocessing().for_channels(5) == Preprocessing()
+
+
+def test_json_is_always_valid(tmp_path):
+    content = {"a": [math.nan, 1.5, {"b": (math.inf, -math.inf)}], "c": True}
+    write_json(epath.Path(tmp_path) / "x.json", content)
+    found = json.loads((tmp_path / "x.json").read_text(), parse_constant=pytest.fail)
+    assert found == {"a": [None, 1.5, {"b": [None, None]}], "c": True}

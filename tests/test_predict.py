@@ -185,6 +185,18 @@ def test_the_loss_travels_with_the_weights(format, name, tmp_path):
     assert vit_jax.load_model(tmp_path / name, num_classes=2).loss == "softmax"  # Another head.
 
 
+def test_outputs_that_are_not_finite(model, tmp_path, capsys, monkeypatch):
+    """Finite weights may still overflow: an error, and valid JSON."""
+    made = random_model("ViT-Ti/8", num_classes=3, **TINY)
+    made.head.bias[...] = jnp.array([3e38, 3e38, 3e38])
+    made.head.kernel[...] = made.head.kernel[...] * 1e38
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    vit_jax.save_model(made, tmp_path / "export", "vit_jax")
+    assert run(tmp_path / "export", tmp_path / "a.png", "--format=jsonl") == 2
+    row = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (row["error"], row["classes"]) == ("the model's output for it is not finite", [])
+
+
 def test_thresholds_on_the_command_line(model_path, pictures, capsys):
     picture = pictures / "élève 1.png"
     assert run(model_path, picture, "--loss=sigmoid", "--threshold=1") == 0

@@ -45,6 +45,7 @@ from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.evaluators.classification import ClassificationEvaluator
 from vit_jax.inference import make_classifier, make_transform
+from vit_jax.model_file import without_nan
 from vit_jax.objectives.losses import LOSSES
 from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
@@ -282,11 +283,7 @@ def cells(task: Task, result: Result) -> tuple[str, ...]:
 
 def write_json(path: str, results: Sequence[Result]) -> None:
     """Writes a list of objects; what is not a number is null."""
-    rows = [
-        {key: None if value != value else value for key, value in vars(result).items()}
-        for result in results
-    ]
-    epath.Path(path).write_text(json.dumps(rows, indent=2) + "\n")
+    epath.Path(path).write_text(json.dumps(without_nan([*map(vars, results)]), indent=2) + "\n")
 
 
 def write_csv(path: str, results: Sequence[Result]) -> None:

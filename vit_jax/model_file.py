@@ -132,8 +132,17 @@ def decode(text: str | bytes) -> ModelFile:
 def write_json(path: epath.Path, content: Any) -> None:
     """Writes JSON to `path` in one step, so that a kill leaves the old file or the new one."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    temporary.write_text(json.dumps(without_nan(content), indent=2, sort_keys=True) + "\n")
     temporary.replace(path)
+
+
+def without_nan(value: Any) -> Any:
+    """The same for JSON, which knows neither NaN nor infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_tuple(value: Any) -> Any:

@@ -200,6 +200,8 @@ def name_classes(
     for picture, *row in zip(
         pictures, *map(np.ndarray.tolist, jax.device_get(ranked)), strict=False
     ):
+        if not picture.error and not np.isfinite(row[0]).all():
+            picture = picture._replace(error="the model's output for it is not finite")
         ranks = zip(*row, strict=True)
         classes = (RankedClass(k, names[k], p) for p, k in ranks if p >= threshold)
         yield Prediction(picture.path, () if picture.error else tuple(classes), picture.error)
@@ -273,7 +275,7 @@ def write_jsonl(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> 
             for index, name, p in prediction.classes
         ]
         row = {"path": prediction.path, "error": prediction.error or None, "classes": classes}
-        print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
+        print(json.dumps(row, ensure_ascii=False, allow_nan=False), file=file, flush=True)
 
 
 ENDINGS = {".txt": "text", ".csv": "csv", ".jsonl": "jsonl"}  # Of files -> their format.

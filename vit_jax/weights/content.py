@@ -90,6 +90,18 @@ class Weights:
                 theirs = self.file_names.get(name, name)
                 raise WeightsError(f"{theirs} has shape {array.shape} instead of {shape}.")
 
+    def check_finite(self) -> None:
+        """Raises WeightsError at the first parameter with a value that is none in float32."""
+        for name, array in self.parameters.items():
+            finite = np.isfinite(array)
+            if count := array.size - np.count_nonzero(finite):
+                first = tuple(map(int, np.unravel_index(np.argmin(finite), array.shape)))
+                raise WeightsError(
+                    f"{self.file_names.get(name, name)} has {count:,} of {array.size:,} values that "
+                    f"are not finite in float32 (the first {array[first]} at {list(first)}): the "
+                    "file is damaged, or its training had diverged; take an earlier one."
+                )
+
 
 def make_weights(
     path: str,

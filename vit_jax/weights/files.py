@@ -21,7 +21,7 @@ def text(content: str) -> Writer:
 
 def json_text(content: Mapping[str, Any]) -> Writer:
     """The writer of a JSON object."""
-    return text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    return text(json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
 def write_files(files: Files) -> None:

@@ -73,7 +73,7 @@ def read_weights(
       average: of a workdir: so many of the last checkpoints are averaged; None: one is taken.
 
     Raises:
-      WeightsError: it is none of these, damaged, or does not say enough.
+      WeightsError: it is none of these, damaged, not finite, or does not say enough.
       CheckpointError: a workdir has no such checkpoint.
     """
     path, is_run = os.fspath(path), is_workdir(path)
@@ -86,6 +86,7 @@ def read_weights(
             file = find_file(path)
             weights = find_reader(file)(file, hints)
         weights.check_shapes()
+        weights.check_finite()
         return weights
     except UserError as error:
         kind = CheckpointError if isinstance(error, CheckpointError) else WeightsError
