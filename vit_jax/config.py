@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference, placeholder
 
 from vit_jax.choices import unused_options
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import train_operations
 from vit_jax.errors import ConfigError
 from vit_jax.models import registry
@@ -60,6 +61,7 @@ RANGES = {  # lowest, highest; both included, and finite
     "data.num_threads": (0, ANY),
     "data.num_workers": (-1, ANY),
     "data.cache_gib": (0, ANY),
+    "data.max_image_gib": (0, ANY),
     "data.max_skipped": (0, 1),
     "objective.mixing.mixup_alpha": (0, ANY),
     "objective.mixing.cutmix_alpha": (0, ANY),
@@ -221,6 +223,7 @@ def _data_config() -> ConfigDict:
     data.antialias = True  # False: the reference's resize, which does not.
     data.mean = (0.5,)  # Of pixels in [0, 1], for all channels or each; weights bring their own.
     data.std = (0.5,)  # Pixels become (pixel - mean) / std.
+    data.max_image_gib = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
     data.num_threads = 0  # Decoding threads; 0: chosen from the number of cores.
     data.num_workers = -1  # Decoding processes besides; -1: chosen from the number of cores.
     data.cache_gib = 0.0  # Of memory in each process, for decoded training images.

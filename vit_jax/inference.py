@@ -9,6 +9,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.config import default_config
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import eval_transform
 from vit_jax.devices import sharding
 from vit_jax.forward import Forward, make_forward
@@ -38,7 +39,7 @@ def make_classifier(model: nnx.Module) -> Classifier:
     return Classifier(make_forward(graphdef, preprocessing_of(model), mesh), params, mesh)
 
 
-def make_transform(model: nnx.Module) -> Transform:
+def make_transform(model: nnx.Module, max_image_gib: float = MAX_IMAGE_GIB) -> Transform:
     """The model's preprocessing on the host: decodes, crops and resizes; pixels stay uint8.
 
     Raises ConfigError if the model's channels are not those of a picture, 1 or 3.
@@ -46,6 +47,7 @@ def make_transform(model: nnx.Module) -> Transform:
     preprocessing = preprocessing_of(model)
     data = default_config().data
     data.update(
+        max_image_gib=max_image_gib,
         eval_crop=preprocessing.crop,
         eval_resize=preprocessing.resize,
         interpolation=preprocessing.interpolation,

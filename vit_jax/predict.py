@@ -38,6 +38,8 @@ from vit_jax.command_line import (
     run_command,
     share,
 )
+from vit_jax.data.images.limits import MAX_IMAGE_GIB, Budget
+from vit_jax.data.images.picture import size_in_memory
 from vit_jax.data.picture_files import find_files, read_ahead
 from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
 from vit_jax.devices import sharding
@@ -127,6 +129,7 @@ def predict(
     top_k: int = TOP_K,
     threshold: float = 0.0,
     loss: str | None = None,
+    max_image_gib: float = MAX_IMAGE_GIB,
     batch_size: int | None = None,
 ) -> Iterator[Prediction]:
     """Classifies pictures on all devices, in order, reading ahead in threads.
@@ -138,6 +141,8 @@ def predict(
       top_k: how many classes to tell; all of them if the model has fewer.
       threshold: of these, only classes of at least this probability are told.
       loss: that the model was trained with; by default what its file says.
+      max_image_gib: of memory for one decoded picture; what is larger is an error. Threads share
+        it: they do not decode more at the same time.
       batch_size: over all devices; by default 32 on each.
 
     Yields:
@@ -150,7 +155,7 @@ def predict(
     """
     classifier, transform, names = (
         make_classifier(model),
-        make_transform(model),
+        make_transform(model, max_image_gib),
         class_names_of(model),
     )
     probabilities_of = find_probabilities(loss or getattr(model, "loss", DEFAULT_LOSS))
@@ -163,7 +168,8 @@ def predict(
         return jax.lax.top_k(probabilities, min(top_k, len(names)))
 
     numbered = enumerate(each(pictures))
-    loaded = read_ahead(functools.partial(load, transform=transform), numbered, batch_size)
+    one = functools.partial(load, transform=transform, budget=Budget(int(max_image_gib * 2**30)))
+    loaded = read_ahead(one, numbered, batch_size)
     with contextlib.closing(loaded):
         size, previous = 0, None
         while group := list(itertools.islice(loaded, batch_size)):
@@ -213,16 +219,21 @@ def each(pictures: Picture | Iterable[Picture]) -> Iterable[Picture]:
     return [pictures] if is_image or isinstance(pictures, ONE_PICTURE) else pictures
 
 
-def load(numbered: tuple[int, Picture], transform: Transform) -> Loaded:
+def load(
+    numbered: tuple[int, Picture], transform: Transform, budget: Budget | None = None
+) -> Loaded:
     """Reads and transforms one picture, given with its number; TypeError if it is none."""
     number, picture = numbered
     name = os.fspath(picture) if isinstance(picture, str | os.PathLike) else f"[{number}]"
     try:
-        return Loaded(name, transform(content_of(picture)))
+        content = content_of(picture)
+        room = budget.reserve(size_in_memory(content)) if budget else contextlib.nullcontext()
+        with room:
+            return Loaded(name, transform(content))
     except OSError as error:
         return Loaded(name, None, error.strerror or str(error))
     except (DataError, ValueError) as error:  # ValueError: a path with a null character.
-        return Loaded(name, None, str(error))
+        return Loaded(name, None, str(error).replace("config.data.max", "--max"))
 
 
 def content_of(picture: Picture) -> bytes | np.ndarray | Image.Image:
@@ -322,6 +333,13 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--format", choices=tuple(FORMATS), help="default: as --output ends, else text"
     )
+    parser.add_argument(
+        "--max_image_gib",
+        type=float,
+        default=MAX_IMAGE_GIB,
+        metavar="GIB",
+        help="of memory for decoded pictures, at the same time and each; default: %(default)s",
+    )
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
     parser.add_argument(
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
@@ -368,6 +386,7 @@ def run(arguments: Sequence[str]) -> int:
             top_k=top_k,
             threshold=flags.threshold,
             loss=flags.loss,
+            max_image_gib=flags.max_image_gib,
             batch_size=flags.batch_size,
         )
         with contextlib.closing(predictions):

@@ -82,7 +82,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     if has_label_sets(train):
         check_several_labels(config, len(names))
     if data.cache_gib:
-        train = Cached(train, channels, data.cache_gib)
+        train = Cached(train, channels, data.cache_gib, data.max_image_gib)
     skipping = [
         Skipping.of(source, (*size, channels), len(names)) if data.on_error == "skip" else None
         for source in (train, evaluation)

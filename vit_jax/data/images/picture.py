@@ -4,16 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from vit_jax.data.images import png
 from vit_jax.data.images.jpeg import Jpeg, open_jpeg, read_orientation, upright
+from vit_jax.data.images.limits import MAX_IMAGE_GIB, check_size, decoded_bytes
 from vit_jax.errors import ConfigError, DataError
 
-# A photograph of 100 megapixels is data, not an attack; past twice this, 1 gigapixel, it is refused.
-Image.MAX_IMAGE_PIXELS = 1 << 29
+Image.MAX_IMAGE_PIXELS = None  # `check_size` is asked instead.
+MAX_BYTES = int(MAX_IMAGE_GIB * 2**30)
+
+# Of Pillow's formats those that hold pixels, and nothing that it hands on to other programs.
+_FORMATS = (
+    *("AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "MPO", "PCX", "PNG", "PPM", "QOI", "SGI"),
+    *("TGA", "TIFF", "WEBP"),
+)
+# First bytes, and after how many of them: of formats that are known, whether or not they can be read.
+_SIGNATURES = {
+    (0, b"\xff\xd8\xff"): "JPEG",
+    (0, b"\x89PNG"): "PNG",
+    (0, b"GIF8"): "GIF",
+    (8, b"WEBP"): "WebP",
+    (0, b"II*\0"): "TIFF",
+    (0, b"MM\0*"): "TIFF",
+    (4, b"ftypavi"): "AVIF",
+    (4, b"ftyphe"): "HEIC",
+    (4, b"ftypmif1"): "HEIC",
+    (0, b"\xff\x0a"): "JPEG XL",
+    (0, b"\0\0\0\x0cJXL "): "JPEG XL",
+    (0, b"%!PS"): "PostScript",
+    (0, b"%PDF"): "PDF",
+}
+_UNREAD = ("HEIC", "JPEG XL", "PostScript", "PDF")
 
 # uint8 [H, W, C], a Pillow image of mode "L" or "RGB", or a file that is decoded when needed.
 Picture = np.ndarray | Image.Image | Jpeg
@@ -21,7 +47,7 @@ Picture = np.ndarray | Image.Image | Jpeg
 _MODES = {1: "L", 3: "RGB"}
 
 
-def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
+def decode(image: bytes | np.ndarray, channels: int, max_bytes: int = MAX_BYTES) -> np.ndarray:
     """Decodes an image file, whatever its format and its name.
 
     EXIF orientation is applied, transparency laid over white, 16 bits scaled to 8, the first frame
@@ -30,19 +56,20 @@ def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
     Args:
         image: the file's bytes, or an array uint8 [H, W, C].
         channels: 1 or 3.
+        max_bytes: that the decoded image may take; see `limits.check_size`.
 
     Returns:
         uint8 [H, W, channels].
 
     Raises:
-        DataError: the bytes are no image, truncated or corrupt; the message says which.
+        DataError: the bytes are no image, truncated, corrupt or too large; the message says which.
     """
-    return as_array(open_picture(image, channels))
+    return as_array(open_picture(image, channels, max_bytes))
 
 
-def decode_for_later(image: bytes, channels: int) -> np.ndarray | Jpeg:
+def decode_for_later(image: bytes, channels: int, max_bytes: int = MAX_BYTES) -> np.ndarray | Jpeg:
     """As `decode`, but a JPEG stays one, so that it is resized just as it would be from its file."""
-    picture = open_picture(image, channels)
+    picture = open_picture(image, channels, max_bytes)
     if isinstance(picture, Jpeg):
         try:
             return picture.decoded()
@@ -51,7 +78,22 @@ def decode_for_later(image: bytes, channels: int) -> np.ndarray | Jpeg:
     return as_array(picture)
 
 
-def open_picture(image: bytes | np.ndarray | Image.Image | Jpeg, channels: int) -> Picture:
+def size_in_memory(image: bytes | np.ndarray | Image.Image) -> int:
+    """The bytes that decoding takes, by the header; 0 where there is nothing to decode."""
+    if not isinstance(image, bytes):
+        return 0
+    if jpeg := open_jpeg(image, 3):
+        return decoded_bytes(*jpeg.stored_size)
+    try:
+        with _naming_damage(), _identify(image) as file:
+            return decoded_bytes(*file.size)
+    except DataError:  # Decoding will say it.
+        return 0
+
+
+def open_picture(
+    image: bytes | np.ndarray | Image.Image | Jpeg, channels: int, max_bytes: int = MAX_BYTES
+) -> Picture:
     """As `decode`, but leaves a JPEG undecoded, and another file a Pillow image, without a copy.
 
     What is wrong with a JPEG shows only when it is decoded, by a function of this module.
@@ -70,7 +112,10 @@ def open_picture(image: bytes | np.ndarray | Image.Image | Jpeg, channels: int) 
     if isinstance(image, Image.Image):
         with _naming_damage():
             return _upright_in_mode(image, channels)
-    return open_jpeg(image, channels) or _open_with_pillow(image, channels)
+    if jpeg := open_jpeg(image, channels):
+        check_size("JPEG", *jpeg.stored_size, len(image), max_bytes)
+        return jpeg
+    return _open_with_pillow(image, channels, max_bytes)
 
 
 def mode_of(channels: int) -> str:
@@ -101,7 +146,9 @@ def as_array(image: Picture) -> np.ndarray:
 def as_pillow(image: Picture) -> Image.Image:
     """The image as a Pillow image of mode "L" or "RGB"."""
     if isinstance(image, Jpeg) and image.pixels is None:
-        return _open_with_pillow(image.content, image.channels)
+        return _open_with_pillow(
+            image.content, image.channels, sys.maxsize
+        )  # It is checked already.
     if isinstance(image, Jpeg):
         image = as_array(image)
     if isinstance(image, Image.Image):
@@ -109,19 +156,46 @@ def as_pillow(image: Picture) -> Image.Image:
     return Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
 
 
-def _open_with_pillow(content: bytes, channels: int) -> Image.Image:
-    """Decodes a file of any format, upright."""
+def _open_with_pillow(content: bytes, channels: int, max_bytes: int) -> Image.Image:
+    """Decodes a file of any format, upright; of a PNG that fails, what is left without metadata."""
+    try:
+        return _decode_with_pillow(content, channels, max_bytes)
+    except DataError:
+        if (pixels := png.without_metadata(content)) == content:
+            raise
+    return _decode_with_pillow(pixels, channels, max_bytes)
+
+
+def _decode_with_pillow(content: bytes, channels: int, max_bytes: int) -> Image.Image:
     with _naming_damage(), _identify(content) as file:
+        width, height = file.size
+        check_size(file.format, height, width, len(content), max_bytes)
+        file.load()
+        # Rows that are not there are black; where the last ones are, they are counted.
+        last = file.crop((0, height - 1, width, height))
+        suspect = file.info.get("interlace") or last.getbbox(alpha_only=False) is None
+        if file.format == "PNG" and suspect and (missing := png.missing_bytes(content)):
+            raise OSError(f"image file is truncated: {missing:,} bytes of its rows are missing")
         return _upright_in_mode(file, channels)
 
 
 def _identify(content: bytes) -> Image.Image:
     """The file as Pillow opens it; nothing is decoded yet."""
     try:
-        return Image.open(io.BytesIO(content))
+        return Image.open(io.BytesIO(content), formats=_FORMATS)
     except UnidentifiedImageError:  # Its message has an address in memory, but no reason.
-        reason = "its content is of no known format" if content else "it is empty"
-        raise DataError(f"cannot decode the image ({reason})") from None
+        raise DataError(f"cannot decode the image ({_reason(content)})") from None
+
+
+def _reason(content: bytes) -> str:
+    """Why Pillow knows nothing of a file."""
+    if not content:
+        return "it is empty"
+    for (offset, signature), kind in _SIGNATURES.items():
+        if content.startswith(signature, offset):
+            unread = f"it is a {kind} file: convert it to JPEG or PNG"
+            return unread if kind in _UNREAD else f"it is a damaged {kind} file"
+    return "its content is of no known format"
 
 
 @contextlib.contextmanager

@@ -62,6 +62,7 @@ def train_transform(
     transform = functools.partial(
         _train,
         channels=channels,
+        max_bytes=int(data.max_image_gib * 2**30),
         size=tuple(image_size),
         resize=resizer(data),
         crop=crop,
@@ -78,13 +79,14 @@ def _train(
     rng: np.random.Generator,
     *,
     channels: int,
+    max_bytes: int,
     size: tuple[int, int],
     resize: Resizer,
     crop: Operation,
     flip: bool,
     augmentations: tuple[Operation, ...],
 ) -> np.ndarray:
-    array = crop(open_picture(image, channels), rng, size, resize)
+    array = crop(open_picture(image, channels, max_bytes), rng, size, resize)
     if flip and rng.random() < 0.5:
         array = array[:, ::-1]
     for augment in augmentations:
@@ -118,6 +120,7 @@ def eval_transform(
     return functools.partial(
         _evaluate,
         channels=channels,
+        max_bytes=int(data.max_image_gib * 2**30),
         size=(height, width),
         smaller_side=smaller_side,
         resize=resizer(data),
@@ -128,11 +131,12 @@ def _evaluate(
     image: bytes | np.ndarray,
     *,
     channels: int,
+    max_bytes: int,
     size: tuple[int, int],
     smaller_side: int | None,
     resize: Resizer,
 ) -> np.ndarray:
-    picture = open_picture(image, channels)
+    picture = open_picture(image, channels, max_bytes)
     if smaller_side is None:
         return resize(picture, size)
     sides = size_of(picture)

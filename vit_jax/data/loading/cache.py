@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vit_jax.data.images.jpeg import Jpeg
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.picture import decode_for_later
 from vit_jax.data.sources.examples import Example, Source, fetch, has_label_sets
 from vit_jax.errors import DataError
@@ -20,10 +21,16 @@ class Cached:
     Each process has its own; a copy for a worker process begins empty.
     """
 
-    def __init__(self, source: Source, channels: int, limit_gib: float):
-        """Wraps `source`, for images of so many channels, to hold up to `limit_gib` × 2**30 bytes."""
-        self._arguments = source, channels, limit_gib
+    def __init__(
+        self, source: Source, channels: int, limit_gib: float, max_image_gib: float = MAX_IMAGE_GIB
+    ):
+        """Wraps `source`, for images of so many channels, to hold up to `limit_gib` × 2**30 bytes.
+
+        One that takes more than `max_image_gib` is an error.
+        """
+        self._arguments = source, channels, limit_gib, max_image_gib
         self._source, self._channels = source, channels
+        self._max_bytes = int(max_image_gib * 2**30)
         self._free = int(limit_gib * 2**30)
         self._held: dict[int, Example] = {}
         self._lock = threading.Lock()
@@ -64,7 +71,7 @@ class Cached:
         if isinstance(example.image, np.ndarray):
             return example  # It is in memory already.
         try:
-            image = decode_for_later(example.image, self._channels)
+            image = decode_for_later(example.image, self._channels, self._max_bytes)
         except DataError as error:
             raise DataError(f"{example.name}: {error}") from error
         example = example._replace(image=image)
@@ -75,5 +82,5 @@ class Cached:
                 self._held[index] = example
         return example
 
-    def __reduce__(self) -> tuple[type[Cached], tuple[Source, int, float]]:
+    def __reduce__(self) -> tuple[type[Cached], tuple[Source, int, float, float]]:
         return Cached, self._arguments
