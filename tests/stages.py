@@ -6,12 +6,11 @@ import jax
 import numpy as np
 
 from tests import tiny
-from vit_jax import train
 from vit_jax.config import default_config
-from vit_jax.data.dataset import open_dataset, train_batches
+from vit_jax.data.dataset import open_dataset
 from vit_jax.devices import sharding
-from vit_jax.forward import make_forward
-from vit_jax.training.step import make_train_step
+from vit_jax.training.experiment import make_experiment
+from vit_jax.training.state import initial_state, load_frozen
 
 
 def mesh_of(num_devices: int = 8, **axes: int) -> jax.sharding.Mesh:
@@ -37,27 +36,23 @@ class Setup:
     """The stages of `train.run` up to the step, on a mesh of the test's choosing."""
 
     def __init__(self, config, mesh):
-        self.config, self.mesh = config, mesh
-        self.dataset = open_dataset(config)
-        parts = train.assemble(config, self.dataset, mesh)
-        self.options, self.durations, self.schedule = parts.options, parts.durations, parts.schedule
-        self.optimizer, self.trainable = parts.optimizer, parts.groups.trainable
-        self.initialize, self.abstract = parts.initialize, parts.state
-        structure = train.model_structure(config.model.name, self.options)
-        forward = make_forward(structure, train.preprocessing_of(config.data), mesh)
-        self.step = make_train_step(
-            config, forward, self.optimizer, self.trainable, self.schedule, self.abstract, mesh
-        )
+        self.experiment = make_experiment(config, mesh, open_dataset(config))
+
+    def step(self, state, batch):
+        return self.experiment.step(state, self.frozen, batch)
+
+    @functools.cached_property
+    def frozen(self):
+        return load_frozen(self.experiment.objective, self.experiment.frozen)
 
     @functools.cached_property
     def state(self):
         """The state before the first step, which the first step takes: copy it to use it again."""
-        return train.initial_state(self.initialize, self.config.seed, self.abstract)
+        experiment = self.experiment
+        return initial_state(experiment.initialize, experiment.config.seed, experiment.state)
 
     def batches(self):
-        rows = sharding.batch_sharding(self.mesh)
-        stop = self.durations.total
-        return train_batches(self.config, self.dataset, rows, start=0, stop=stop)
+        return self.experiment.batches(start=0)
 
     def run(self):
         """All steps: losses, indices of the examples of every batch in order, the last state."""

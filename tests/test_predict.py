@@ -351,6 +351,14 @@ def test_text_and_the_reasons_of_what_cannot_be_read(model_path, pictures, capsy
     assert "3 of 5 files could not be read" in captured.err
 
 
+def test_how_large_a_picture_may_be(model_path, pictures, capsys):
+    path = pictures / "élève 1.png"
+    assert run(model_path, path, "--max_image_gib=1e-6") == 2
+    assert "raise max_image_gib=1e-06" in capsys.readouterr().out
+    assert run(model_path, path, "--max_image_gib=1e-4") == 0
+    assert "%" in capsys.readouterr().out
+
+
 def test_csv_has_a_row_for_each_file(model_path, pictures, tmp_path):
     assert run(model_path, pictures, "--output", tmp_path / "out.csv", "--top_k=2") == 1
     with open(tmp_path / "out.csv", newline="") as file:

@@ -121,7 +121,7 @@ def measure_stages(
     config: ConfigDict, dataset: Dataset, rows: jax.sharding.Sharding, seconds: float
 ) -> dict[str, float]:
     """Milliseconds of each of `STAGES` for one image, all on this thread."""
-    source, transform = dataset.train, dataset.train_transform
+    source, transform = dataset.source, dataset.transform
     augmentations = transform.keywords["augmentations"]
     crop = functools.partial(transform, augmentations=())
     order, generator = train_order(config, dataset), RowGenerator(config.seed)
@@ -142,7 +142,7 @@ def measure_stages(
             example = timed("read", source.__getitem__, index)
             array = timed("decode and crop", crop, example.image, rng)
         except DataError as error:
-            if dataset.train_skipping and (count or position < len(source)):
+            if dataset.skipping and (count or position < len(source)):
                 continue
             raise DataError(f"{source.name_of(index)}: {error}") from error
         for augment in augmentations:

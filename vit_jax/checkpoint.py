@@ -1,7 +1,7 @@
 """Checkpoints of a run: saved in the background, whole or not at all, restored on any devices.
 
-`workdir/checkpoints/<step>/` holds the items `params`, `optimizer` and, where there is one, `ema`.
-Each is a nested dict of arrays under our own names, so that no library's classes are on the disk.
+`workdir/checkpoints/<step>/` holds the items `params`, `optimizer` and, where there are such, `ema`
+and `objective`. Each is a nested dict of arrays under our own names, so that no library's classes are on the disk.
 """
 
 import contextlib
@@ -18,14 +18,15 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from vit_jax.devices import distributed
-from vit_jax.errors import CheckpointError, ConfigError
+from vit_jax.errors import CheckpointError
 from vit_jax.parameters import path_name
 
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 REPAIR = "Remove that folder to go on from an earlier checkpoint, or choose another --workdir."
-ARRAY_ITEMS = ("params", "optimizer", "ema")
+AVERAGED = "_ema"  # Metrics of averaged parameters stand under `<evaluator>_ema/…`.
+ARRAY_ITEMS = ("params", "optimizer", "ema", "objective")
 
 
 class TrainState(NamedTuple):
@@ -35,6 +36,7 @@ class TrainState(NamedTuple):
     params: dict
     opt_state: Any
     ema: dict | None  # averaged parameters
+    objective: dict = {}  # noqa: RUF012  What the objective updates itself; nobody adds to it.
 
 
 class Checkpoints:
@@ -53,7 +55,8 @@ class Checkpoints:
         Args:
           workdir: the run's directory.
           keep: so many of the latest checkpoints are kept.
-          best_metric: the checkpoint with the highest value of it is kept too; "" for none.
+          best_metric: the checkpoint with the highest value of it is kept too, or, with "-" before
+            it, with the lowest; "" for none.
           read_only: touch nothing, for another process may be training there.
         """
         policies = [checkpoint_managers.LatestN(keep)]
@@ -113,6 +116,12 @@ class Checkpoints:
             )
         return step
 
+    def scored_average(self, step: int) -> bool:
+        """Whether the metric saved with a checkpoint is one of averaged parameters."""
+        return any(
+            name.partition("/")[0].endswith(AVERAGED) for name in self._manager.metrics(step)
+        )
+
     def _best_step(self) -> int | None:
         """The best checkpoint's step; None if none was evaluated."""
         step = self._manager.best_step()
@@ -120,18 +129,15 @@ class Checkpoints:
         return step if evaluated else None
 
     def is_best(self, metrics: Mapping[str, float]) -> bool:
-        """Whether an evaluation's `metrics`, empty without one, beat those of every checkpoint.
+        """Whether an evaluation's `metrics` beat those of every checkpoint; not without the one."""
+        return _score(self._scores(metrics)) > self._best
 
-        Raises ConfigError if what is compared is not among them.
-        """
-        if not metrics or not self._best_metric:
-            return False
-        if self._best_metric not in metrics:
-            raise ConfigError(
-                f"config.best_metric={self._best_metric!r} is not measured here: choose one of "
-                f"{', '.join(metrics)}, or '' to keep no best checkpoint."
-            )
-        return metrics[self._best_metric] > self._best
+    def _scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metric that is compared, if it is there; negative where the lowest is best."""
+        name = self._best_metric.removeprefix("-")
+        if not name or name not in metrics:
+            return {}
+        return {self._best_metric: metrics[name] if name == self._best_metric else -metrics[name]}
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
         """Starts saving `state` unless the step is saved already; returns once it is copied.
@@ -150,7 +156,9 @@ class Checkpoints:
         }
         if state.ema is not None:
             items["ema"] = ocp.args.StandardSave(state.ema)
-        scores = {key: value for key, value in metrics.items() if key == self._best_metric}
+        if state.objective:
+            items["objective"] = ocp.args.StandardSave(state.objective)
+        scores = self._scores(metrics)
         with jax.transfer_guard("allow"):  # The copy to the host is the point here.
             self._manager.save(step, args=ocp.args.Composite(**items), metrics=scores, force=True)
         self._best = max(self._best, _score(scores))
@@ -166,6 +174,8 @@ class Checkpoints:
         has_ema = self._items(step).get("ema") is not None
         if like.ema is not None and has_ema:
             wanted["ema"] = like.ema
+        if like.objective:
+            wanted["objective"] = like.objective
         restored = self._restore_items(step, wanted)
         ema = restored.get("ema")
         if like.ema is not None and not has_ema:
@@ -173,7 +183,8 @@ class Checkpoints:
             ema = jax.tree.map(jnp.copy, restored["params"])
         counter = jax.device_put(jnp.int32(step), like.step.sharding)
         opt_state = from_nested(restored["optimizer"], like.opt_state)
-        return TrainState(counter, restored["params"], opt_state, ema)
+        own = restored.get("objective", {})
+        return TrainState(counter, restored["params"], opt_state, ema, own)
 
     def _items(self, step: int) -> Mapping[str, Any]:
         """The items of a checkpoint, and the names and shapes of their arrays."""
@@ -255,13 +266,17 @@ def restore_params(
 
     Args:
       workdir: the run's directory.
-      checkpoint: "latest", "best" or a step.
+      checkpoint: "latest", "best" or a step. Of the best, those that were scored: the averaged
+        ones, where `config.best_metric` was theirs.
       ema: the averaged parameters instead.
     """
     if not (epath.Path(workdir) / "checkpoints").exists():
         raise CheckpointError(f"{workdir} has no folder checkpoints: it is not a run's workdir.")
     with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
         step = checkpoints.step_of(checkpoint)
+        if checkpoint == "best" and not ema and checkpoints.scored_average(step):
+            logger.info("The best checkpoint's averaged parameters are loaded: they were scored.")
+            ema = True
         return checkpoints.restore_item(step, "ema" if ema else "params")
 
 

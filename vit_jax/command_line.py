@@ -17,6 +17,7 @@ from flax import nnx
 
 from vit_jax.config_file import parse_any
 from vit_jax.console import python_command, setup_logging
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError, UserError, WeightsError
 from vit_jax.weights.formats import is_workdir
@@ -95,15 +96,15 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def positive_seconds(text: str) -> float:
-    """The type of a flag that says how long to wait."""
+def positive(text: str) -> float:
+    """The type of a flag that measures something, such as seconds to wait."""
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
 
 
 def share(text: str) -> float:
@@ -143,6 +144,16 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_image_limit(parser: argparse.ArgumentParser) -> None:
+    """The flag that says how much memory pictures may take."""
+    parser.add_argument(
+        "--max_image_gib",
+        type=positive,
+        metavar="GIB",
+        help=f"of memory for a decoded picture; default: {MAX_IMAGE_GIB:g}, or as its run's config",
+    )
+
+
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
     """`KEY=VALUE` pairs as model options; values are Python literals, else text."""
     options = {}
@@ -162,7 +173,7 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--process_id", type=int, metavar="I", help="this one's, 0 to N - 1")
     group.add_argument(
         "--coordinator_timeout",
-        type=positive_seconds,
+        type=positive,
         default=300,
         metavar="SECONDS",
         help="to wait for all at the start (default: %(default)s)",

@@ -14,10 +14,12 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference, placeholder
 
+from vit_jax import objectives
 from vit_jax.choices import unused_options
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import train_operations
 from vit_jax.errors import ConfigError
+from vit_jax.evaluators import read_evaluators
 from vit_jax.models import registry
 from vit_jax.objectives.losses import LOSSES
 from vit_jax.objectives.mixing import FORMS
@@ -150,7 +152,8 @@ def default_config() -> ConfigDict:
             config[f"{duration}_{unit}"] = 0.0 if unit == "epochs" else 0
     config.log_every_steps = 50  # Of the console and the metrics files.
     config.keep_checkpoints = 1  # The latest so many are kept, and the best one.
-    config.best_metric = "eval/accuracy"  # The highest is best; "": keep no best checkpoint.
+    config.evaluators = ""  # See vit_jax/evaluators; "": the objective's own.
+    config.best_metric = "auto"  # Or eval/accuracy, -eval/loss (the lowest), ...; "": keep no best.
     config.ema_decay = 0.0  # Of the averaged parameters; 0: none.
     config.init = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
     config.init_skip = ""  # Regular expression of parameters that start fresh all the same.
@@ -351,10 +354,8 @@ def validate(config: ConfigDict) -> None:
         raise ConfigError(
             f"config.init_source_grid={grid}: must be (rows, columns), or () for none."
         )
-    if config.objective.loss == "binary" and config.objective.label_smoothing:
-        raise ConfigError(
-            "config.objective.label_smoothing: the binary loss counts any target above 0 as 1; set it to 0."
-        )
+    objectives.chosen_options(config.objective)
+    read_evaluators(config.evaluators)
     for section, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
         for key in unused_options(config[section], choices):
             name = config[section].name

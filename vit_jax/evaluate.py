@@ -16,8 +16,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import jax
 from etils import epath
@@ -30,6 +29,7 @@ from vit_jax.command_line import (
     SOME_UNREADABLE,
     USER_ERROR,
     Parser,
+    add_image_limit,
     add_model_flags,
     at_least_one,
     load_classifier,
@@ -37,14 +37,13 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.config import current_name, default_config, flatten
-from vit_jax.data.classes import LabelledForModel, match_classes
-from vit_jax.data.loading.chunks import Skipping
-from vit_jax.data.loading.pipeline import batches
-from vit_jax.data.sources.registry import open_source
+from vit_jax.data.classes import ClassesDifferError
+from vit_jax.data.evaluation import EvaluationData
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError, UserError
-from vit_jax.evaluators.classification import ClassificationEvaluator
-from vit_jax.inference import make_classifier, make_transform
+from vit_jax.evaluators import read_evaluators
+from vit_jax.evaluators.base import Setting
+from vit_jax.inference import Classifier, make_classifier, make_transform
 from vit_jax.model_file import without_nan
 from vit_jax.objectives.losses import LOSSES
 from vit_jax.training.workdir import index_directory
@@ -52,7 +51,8 @@ from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
 COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
-COUNTED_BY_MODEL = ("fake", "tfds")  # Sources that may not know how many classes they have.
+DEFAULT_EVALUATORS = "classification"
+CLASSIFICATION = ("count", "accuracy", "top5_accuracy", "loss")  # Of its numbers, in the table.
 # What this command calls the config's keys.
 WORDS = {
     "data.source": "--source",
@@ -75,12 +75,13 @@ class Result:
     image_size: str  # height x width
     source: str
     split: str  # empty: the source's own evaluation split
-    count: int
+    count: int | None  # of readable images; None, as the next three, where others were measured
     unreadable: int
-    accuracy: float
+    accuracy: float | None
     top5_accuracy: float | None  # None with five classes or fewer
-    loss: float
+    loss: float | None
     images_per_second: float
+    metrics: dict[str, float]  # every evaluator's: "eval/accuracy", ...; not in the CSV file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Task:
 
     model: str
     data: ConfigDict  # as `config.data`
-    loss: str
+    loss: str  # empty: the one that the model's file tells
 
     @property
     def place(self) -> str:
@@ -109,10 +110,16 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--split", default="", help="such as test or train[:10%%]")
     parser.add_argument("--data_dir", default="", help="where prepared TFDS data lies")
     add_model_flags(parser)
+    add_image_limit(parser)
     parser.add_argument(
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )
-    parser.add_argument("--loss", choices=tuple(LOSSES), help="default: a run's own, else softmax")
+    parser.add_argument(
+        "--loss", choices=tuple(LOSSES), help="default: the one that it was trained with"
+    )
+    parser.add_argument(
+        "--evaluators", default="", help="default: classification; others: see docs/evaluation.md"
+    )
     parser.add_argument(
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
     )
@@ -132,7 +139,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     """
     if not path or not epath.Path(path).exists():
         raise ConfigError(f"{path!r}: there is no such file or folder.")
-    data, loss = default_config().data, "softmax"
+    data, loss = default_config().data, ""
     file = epath.Path(path) / "config.json"
     complete = flags.source and (flags.loss or not file.exists())
     if is_workdir(path) and not complete:
@@ -173,8 +180,18 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     """
     step = find_step(task.model, flags.checkpoint) if is_workdir(task.model) else None
     model = load_classifier(task.model, flags, step)
-    examples = open_examples(task, model, flags.ignore_class_names)
-    measured = measure(model, examples, task.loss, flags.batch_size)
+    classifier, stopwatch = make_classifier(model), Stopwatch()
+    setting = open_setting(task, model, classifier, flags, stopwatch)
+    try:
+        metrics = measure(flags.evaluators or DEFAULT_EVALUATORS, setting, classifier.params)
+    except ClassesDifferError as error:
+        raise DataError(
+            f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
+            "the same order under other names, add --ignore_class_names."
+        ) from None
+    of_classes = {name: metrics.get(f"eval/{name}") for name in CLASSIFICATION}
+    if of_classes["count"] == 0:
+        raise DataError(f"none of the {metrics['eval/skipped']:,} images can be read.")
     return Result(
         model=task.model,
         checkpoint=step,
@@ -183,86 +200,79 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
         image_size="x".join(map(str, model.options.image_size)),
         source=task.data.source,
         split=task.data.eval_split,
-        **measured,
+        **of_classes,
+        unreadable=metrics.get("eval/skipped", 0),
+        images_per_second=stopwatch.images_per_second,
+        metrics=metrics,
     )
 
 
-def open_examples(task: Task, model: nnx.Module, ignore_class_names: bool) -> LabelledForModel:
-    """The examples, labelled by the model's classes."""
-    options = model.options
-    knows_classes = task.data.source.partition(":")[0] not in COUNTED_BY_MODEL
-    source = open_source(
-        task.data,
-        task.data.eval_split,
-        image_size=options.image_size,
-        channels=options.channels,
-        num_classes=0 if knows_classes else options.num_classes,
+def open_setting(
+    task: Task,
+    model: nnx.Module,
+    classifier: Classifier,
+    flags: argparse.Namespace,
+    stopwatch: "Stopwatch",
+) -> Setting:
+    """What evaluators may use of a model: its function, and its data labelled by its classes."""
+    config = task.data.copy_and_resolve_references()
+    config.update(on_error="skip", max_skipped=1.0)  # They are counted, and the exit code says so.
+    options, mesh, loss = model.options, classifier.network.mesh, task.loss or model.loss
+    if loss not in LOSSES:
+        raise ConfigError(f"{task.model} was trained with an unknown loss, {loss!r}: add --loss.")
+    data = EvaluationData(
+        config=config,
+        transform=make_transform(model, flags.max_image_gib or config.max_image_gib),
+        image_shape=(*options.image_size, options.channels),
+        class_names=() if flags.ignore_class_names else model.class_names,
+        num_classes=options.num_classes,
+        batch_size=classifier.round_up(flags.batch_size or BATCH_SIZE * mesh.size),
+        rows=sharding.batch_sharding(mesh),
+        watch=stopwatch.time,
     )
-    names = () if ignore_class_names else model.class_names
-    try:
-        labels, remark = match_classes(names, options.num_classes, source.class_names)
-    except DataError as error:
-        raise DataError(
-            f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
-            "the same order under other names, add --ignore_class_names."
-        ) from None
-    if remark:
-        logger.info("%s on %s: %s.", task.model, task.data.source, remark)
-    return LabelledForModel(source, labels, options.num_classes)
+    few = classifier.round_up(len(data.examples()))
+    return Setting(
+        classifier.network,
+        dataclasses.replace(data, batch_size=min(data.batch_size, few)),
+        loss,
+    )
 
 
-def measure(
-    model: nnx.Module, examples: LabelledForModel, loss: str, batch_size: int | None
-) -> dict[str, Any]:
-    """Accuracy, loss, counts and speed of a model on all examples, each once."""
-    classifier = make_classifier(model)
-    per_batch = min(batch_size or BATCH_SIZE * classifier.mesh.size, len(examples))
-    evaluator = ClassificationEvaluator(classifier.forward, LOSSES[loss])
-    rows, stopwatch = sharding.batch_sharding(classifier.mesh), Stopwatch()
-    size = classifier.round_up(per_batch)
-    options = model.options
-    loaded = batches(
-        examples,
-        make_transform(model),
-        batch_size=size,
-        sharding=rows,
-        seed=None,
-        skipping=Skipping.of(
-            examples, (*options.image_size, options.channels), options.num_classes
-        ),
-    )
-    with contextlib.closing(loaded):
-        means = evaluator(classifier.params, stopwatch.time(loaded))
-        seconds = stopwatch.seconds
-    if not means["count"]:
-        raise DataError(f"none of the {len(examples):,} images can be read.")
-    return {
-        "top5_accuracy": None,
-        **means,
-        "unreadable": len(examples) - means["count"],
-        "images_per_second": len(examples) / seconds,
-    }
+def measure(text: str, setting: Setting, params: dict) -> dict[str, float]:
+    """Each evaluator's numbers, as in "eval/accuracy"."""
+    metrics = {}
+    for evaluator in read_evaluators(text):
+        numbers = evaluator.bind(setting)(params, {}).numbers
+        metrics |= {f"{evaluator.prefix}/{name}": value for name, value in numbers.items()}
+    return metrics
 
 
 class Stopwatch:
     """Times what is done with batches, but for compiling, which the first one waits for."""
 
     def __init__(self) -> None:
-        self._start = math.inf
+        self._images, self._start = 0, math.inf
 
-    def time(self, batches: Iterable[dict]) -> Iterator[dict]:
-        """The same batches."""
-        for batch in batches:
-            yield batch
-            self._start = min(self._start, time.perf_counter())
+    def time(self, batches: Iterator[dict], count: int) -> Iterator[dict]:
+        """The same batches, of `count` images."""
+        self._images += count
+        with contextlib.closing(batches):
+            for batch in batches:
+                yield batch
+                self._start = min(self._start, time.perf_counter())
 
     @property
-    def seconds(self) -> float:
-        """Since the first batch was computed on its way, until now."""
-        return time.perf_counter() - self._start
+    def images_per_second(self) -> float:
+        """Of all images so far, since the first batch was on its way."""
+        return self._images / (time.perf_counter() - self._start)
 
 
 # ------------------------------------------------------------------------------------- results
+
+
+def as_percent(value: float | None) -> str:
+    """A share for the table."""
+    return "–" if value is None else f"{value:.2%}"
 
 
 def table_row(tasks: Sequence[Task]) -> str:
@@ -275,9 +285,13 @@ def table_row(tasks: Sequence[Task]) -> str:
 def cells(task: Task, result: Result) -> tuple[str, ...]:
     """A row of the table."""
     return (
-        *(task.model, task.place, f"{result.count:,}", f"{result.accuracy:.2%}"),
-        "–" if result.top5_accuracy is None else f"{result.top5_accuracy:.2%}",
-        *(f"{result.loss:.4f}", f"{result.images_per_second:,.0f}"),
+        task.model,
+        task.place,
+        "–" if result.count is None else f"{result.count:,}",
+        as_percent(result.accuracy),
+        as_percent(result.top5_accuracy),
+        "–" if result.loss is None else f"{result.loss:.4f}",
+        f"{result.images_per_second:,.0f}",
     )
 
 
@@ -288,10 +302,9 @@ def write_json(path: str, results: Sequence[Result]) -> None:
 
 def write_csv(path: str, results: Sequence[Result]) -> None:
     """Writes a row for each result under a header."""
+    names = [field.name for field in dataclasses.fields(Result) if field.name != "metrics"]
     with epath.Path(path).open("w") as file:
-        writer = csv.DictWriter(
-            file, [field.name for field in dataclasses.fields(Result)], lineterminator="\n"
-        )
+        writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(map(vars, results))
 

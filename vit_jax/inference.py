@@ -6,37 +6,36 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh
 
 from vit_jax.config import default_config
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import eval_transform
 from vit_jax.devices import sharding
-from vit_jax.forward import Forward, make_forward
 from vit_jax.model_file import Preprocessing
+from vit_jax.network import Network
 
 Transform = Callable[[Any], Any]  # encoded file or uint8 [H, W, C] -> uint8 of the model's size
 
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """A model's function with its parameters on every device, which share a batch's rows."""
+    """A model as a function, with its parameters on every device; these share a batch's rows."""
 
-    forward: Forward
+    network: Network
     params: dict
-    mesh: Mesh
 
     def round_up(self, batch_size: int) -> int:
         """The next batch size that the devices can share equally."""
-        return -(-batch_size // self.mesh.size) * self.mesh.size
+        size = self.network.mesh.size
+        return -(-batch_size // size) * size
 
 
 def make_classifier(model: nnx.Module) -> Classifier:
     """Copies a model that `create_model` or `load_model` returned to all devices."""
     mesh = sharding.build_mesh(default_config().mesh)
-    graphdef, state = nnx.split(model)
+    structure, state = nnx.split(model)
     params = jax.device_put(nnx.to_pure_dict(state), sharding.replicated(mesh))
-    return Classifier(make_forward(graphdef, preprocessing_of(model), mesh), params, mesh)
+    return Classifier(Network(structure, preprocessing_of(model), mesh), params)
 
 
 def make_transform(model: nnx.Module, max_image_gib: float = MAX_IMAGE_GIB) -> Transform:
@@ -44,16 +43,10 @@ def make_transform(model: nnx.Module, max_image_gib: float = MAX_IMAGE_GIB) -> T
 
     Raises ConfigError if the model's channels are not those of a picture, 1 or 3.
     """
-    preprocessing = preprocessing_of(model)
-    data = default_config().data
-    data.update(
-        max_image_gib=max_image_gib,
-        eval_crop=preprocessing.crop,
-        eval_resize=preprocessing.resize,
-        interpolation=preprocessing.interpolation,
-        antialias=preprocessing.antialias,
+    options = model.options
+    return eval_transform(
+        preprocessing_of(model), options.image_size, options.channels, max_image_gib
     )
-    return eval_transform(data, model.options.image_size, model.options.channels)
 
 
 def preprocessing_of(model: nnx.Module) -> Preprocessing:

@@ -14,6 +14,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 LAYERS = "blocks/"  # Parameters under it have a leading layer axis.
+OBJECTIVE = "objective"  # The subtree of the parameters that an objective brings of its own.
 
 
 def path_name(path: tuple) -> str:

@@ -29,12 +29,9 @@ if __name__ == "__main__":  # Before JAX looks for devices: only libtpu's compil
     }
 
 import jax
-import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax import train
 from vit_jax.command_line import OVERRIDE, Parser, parse_with_config, run_command
 from vit_jax.config_file import load_config
 from vit_jax.console import format_duration
@@ -43,9 +40,9 @@ from vit_jax.devices import sharding
 from vit_jax.devices.collectives import Collective, collectives
 from vit_jax.devices.hardware import GIB
 from vit_jax.devices.topology import Topology, open_topology
-from vit_jax.forward import make_forward
 from vit_jax.tables import format_table
-from vit_jax.training.step import TrainStep, make_train_step
+from vit_jax.training.experiment import make_experiment
+from vit_jax.training.step import TrainStep
 
 FITS, DOES_NOT_FIT = 0, 1
 REMATS = ("none", "dots", "full")  # config.model.remat, by the memory that each saves.
@@ -64,6 +61,7 @@ class Memory(NamedTuple):
     parameters: int
     optimizer: int
     average: int  # of the parameters (EMA)
+    objective: int  # its frozen arrays, and what it updates itself
     batch: int
     temporaries: int  # activations, gradients, buffers of exchanges
     program: int
@@ -71,7 +69,7 @@ class Memory(NamedTuple):
     @property
     def state(self) -> int:
         """What stays from step to step."""
-        return self.parameters + self.optimizer + self.average
+        return self.parameters + self.optimizer + self.average + self.objective
 
     @property
     def total(self) -> int:
@@ -134,29 +132,24 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
     """
     config_lib.validate(config)
     mesh = sharding.build_mesh(config.mesh, topology.devices)
-    sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
-    dataset = open_dataset(config, required=False)
-    parts = train.assemble(config, dataset, mesh)
-    structure = train.model_structure(config.model.name, parts.options)
-    forward = make_forward(structure, train.preprocessing_of(config.data), mesh)
-    trainable, state = parts.groups.trainable, parts.state
-    step = make_train_step(config, forward, parts.optimizer, trainable, parts.schedule, state, mesh)
-    batch = abstract_batch(config.batch_size, parts.options, mesh)
+    experiment = make_experiment(config, mesh, open_dataset(config, required=False))
+    state, frozen, batch = experiment.state, experiment.frozen, experiment.batch
 
     start = time.perf_counter()
-    compiled, refusal = try_to_compile(step, state, batch)
+    compiled, refusal = try_to_compile(experiment.step, state, frozen, batch)
     seconds = time.perf_counter() - start
     analysis = compiled and compiled.memory_analysis()
     memory = Memory(
         bytes_per_device(state.params),
         bytes_per_device(state.opt_state),
         bytes_per_device(state.ema),
+        bytes_per_device((frozen, state.objective)),
         bytes_per_device(batch),
         analysis.temp_size_in_bytes if analysis else needed_bytes(refusal),
         analysis.generated_code_size_in_bytes if analysis else 0,
     )
     exchanges = collectives(compiled.as_text()) if compiled else Counter()
-    flops = BACKWARD_AND_FORWARD * 2 * parts.options.macs() * config.batch_size
+    flops = BACKWARD_AND_FORWARD * 2 * experiment.options.macs() * config.batch_size
     return Plan(
         tuple(changes),
         dict(mesh.shape),
@@ -166,7 +159,7 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
         flops,
         exchanges,
         lower_bound(topology, flops, memory, exchanges),
-        parts.durations.total,
+        experiment.durations.total,
         seconds,
     )
 
@@ -179,21 +172,6 @@ def try_to_compile(step: TrainStep, *arguments: Any) -> tuple[jax.stages.Compile
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return None, str(error).splitlines()[0]
-
-
-def abstract_batch(batch_size: int, options: Any, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes of one batch, split over the mesh."""
-    rows = sharding.batch_sharding(mesh)
-    shapes = {
-        "image": ((batch_size, *options.image_size, options.channels), np.uint8),
-        "label": ((batch_size,), np.int32),
-        "index": ((batch_size,), np.int32),
-        "mask": ((batch_size,), np.bool_),
-    }
-    return {
-        name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
-        for name, (shape, dtype) in shapes.items()
-    }
 
 
 def bytes_per_device(tree: Any) -> int:

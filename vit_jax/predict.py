@@ -32,6 +32,7 @@ from vit_jax.command_line import (
     SOME_UNREADABLE,
     USER_ERROR,
     Parser,
+    add_image_limit,
     add_model_flags,
     at_least_one,
     load_classifier,
@@ -44,7 +45,6 @@ from vit_jax.data.picture_files import find_files, read_ahead
 from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError
-from vit_jax.forward import normalize
 from vit_jax.inference import (
     Transform,
     class_names_of,
@@ -53,6 +53,7 @@ from vit_jax.inference import (
     preprocessing_of,
 )
 from vit_jax.model_file import DEFAULT_LOSS
+from vit_jax.network import normalize
 
 BATCH_SIZE = 32  # On each device.
 TOP_K = 5
@@ -159,12 +160,12 @@ def predict(
         class_names_of(model),
     )
     probabilities_of = find_probabilities(loss or getattr(model, "loss", DEFAULT_LOSS))
-    batch_size = batch_size or BATCH_SIZE * classifier.mesh.size
-    rows = sharding.batch_sharding(classifier.mesh)
+    batch_size = batch_size or BATCH_SIZE * classifier.network.mesh.size
+    rows = sharding.batch_sharding(classifier.network.mesh)
 
     @jax.jit
     def rank(params: dict, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        probabilities = probabilities_of(classifier.forward(params, images))
+        probabilities = probabilities_of(classifier.network(params, images))
         return jax.lax.top_k(probabilities, min(top_k, len(names)))
 
     numbered = enumerate(each(pictures))
@@ -233,7 +234,7 @@ def load(
     except OSError as error:
         return Loaded(name, None, error.strerror or str(error))
     except (DataError, ValueError) as error:  # ValueError: a path with a null character.
-        return Loaded(name, None, str(error).replace("config.data.max", "--max"))
+        return Loaded(name, None, str(error))
 
 
 def content_of(picture: Picture) -> bytes | np.ndarray | Image.Image:
@@ -333,13 +334,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--format", choices=tuple(FORMATS), help="default: as --output ends, else text"
     )
-    parser.add_argument(
-        "--max_image_gib",
-        type=float,
-        default=MAX_IMAGE_GIB,
-        metavar="GIB",
-        help="of memory for decoded pictures, at the same time and each; default: %(default)s",
-    )
+    add_image_limit(parser)
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
     parser.add_argument(
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
@@ -386,7 +381,7 @@ def run(arguments: Sequence[str]) -> int:
             top_k=top_k,
             threshold=flags.threshold,
             loss=flags.loss,
-            max_image_gib=flags.max_image_gib,
+            max_image_gib=flags.max_image_gib or MAX_IMAGE_GIB,
             batch_size=flags.batch_size,
         )
         with contextlib.closing(predictions):

@@ -24,6 +24,7 @@ from vit_jax.config import validate
 from vit_jax.errors import ConfigError
 from vit_jax.main import run_command, summary
 from vit_jax.model_file import write_json
+from vit_jax.training.evaluation import wanted_metric
 from vit_jax.training.step_log import NonFiniteLossError
 
 BEST = "best"  # The folder of the final run.
@@ -45,6 +46,8 @@ def sweep(
     every rate diverges.
     """
     check(config)
+    metric = wanted_metric(config)
+    name, sign = metric.removeprefix("-"), -1 if metric.startswith("-") else 1
     if dry_run:
         rates = ", ".join(map(str, config.sweep.learning_rates))
         logger.info("Would train with the learning rates %s; the first of these runs:", rates)
@@ -53,18 +56,18 @@ def sweep(
     for rate in config.sweep.learning_rates:
         logger.info("Learning rate %g:", rate)
         try:
-            place = os.path.join(directory, f"learning_rate_{rate:g}")
-            measures[rate] = train.run(trial(config, rate), place, stop=stop)[config.best_metric]
+            folder = os.path.join(directory, f"learning_rate_{rate:g}")
+            measures[rate] = train.run(trial(config, rate), folder, stop=stop)[name]
         except NonFiniteLossError as error:
             logger.warning("%s", error)
             measures[rate] = math.nan
     finished = {rate: measure for rate, measure in measures.items() if not math.isnan(measure)}
     if not finished:
         raise NonFiniteLossError("The run with every learning rate diverged: sweep lower ones.")
-    best = max(finished, key=finished.__getitem__)
-    logger.info("%s", table(measures, best, config))
+    best = max(finished, key=lambda rate: sign * finished[rate])
+    logger.info("%s", table(measures, best, name, config.sweep.eval_split))
     if jax.process_index() == 0:
-        record = {"metric": config.best_metric, "best": best}
+        record = {"metric": name, "best": best}
         record["measures"] = {rate: finished.get(rate) for rate in measures}  # None: diverged.
         write_json(epath.Path(directory) / "sweep.json", record)
     final = config.copy_and_resolve_references()
@@ -94,9 +97,9 @@ def trial(config: ConfigDict, rate: float) -> ConfigDict:
     return config
 
 
-def table(measures: dict[float, float], best: float, config: ConfigDict) -> str:
-    """What every rate came to, for the console."""
-    rows = [f"{'learning rate':>15}  {config.best_metric} on {config.sweep.eval_split}"]
+def table(measures: dict[float, float], best: float, metric: str, split: str) -> str:
+    """Every rate's result, for the console."""
+    rows = [f"{'learning rate':>15}  {metric} on {split}"]
     for rate, measure in measures.items():
         text = "diverged" if math.isnan(measure) else f"{measure:.5g}"
         rows.append(f"{rate:>15g}  {text}{'  <- best' if rate == best else ''}")

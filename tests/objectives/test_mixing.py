@@ -7,20 +7,21 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from tests.states import mesh_of
-from vit_jax.config import default_config
 from vit_jax.devices import sharding
-from vit_jax.objectives.mixing import FORMS, cutmix_box, describe, mixed_images, mixed_targets, pair
+from vit_jax.objectives.mixing import (
+    FORMS,
+    Mixing,
+    cutmix_box,
+    describe,
+    mixed_images,
+    mixed_targets,
+    pair,
+)
 
 CLASSES = 8
 MIXUP = {"mixup_alpha": 0.8}
 CUTMIX = {"cutmix_alpha": 1.0}
 BOTH = {**MIXUP, **CUTMIX}
-
-
-def mixing(**values):
-    config = default_config().mixing
-    config.update(values)
-    return config
 
 
 def batch_of(rows, height=6, width=9, seed=0):
@@ -40,14 +41,14 @@ def mixed(paired):
 
 def mix(batch, seed=0, **values):
     """(images float32, targets, what `pair` added) for a key."""
-    paired = pair(jax.tree.map(jnp.asarray, batch), 0, seed, mixing(**values))
+    paired = pair(jax.tree.map(jnp.asarray, batch), 0, seed, Mixing(**values))
     return *map(np.asarray, mixed(paired)), paired
 
 
 def shares(seeds=400, **values):
     """λ of many steps: what stays of a row whose partner has another label."""
     batch = jax.tree.map(jnp.asarray, batch_of(2, 24, 24))
-    config = mixing(**values)
+    config = Mixing(**values)
 
     @jax.jit
     @jax.vmap
@@ -174,7 +175,7 @@ def test_cutmix_shares_are_uniform_but_for_the_border():
 def test_probability_and_switch():
     def kinds(**values):
         batch = jax.tree.map(jnp.asarray, batch_of(2, 24, 24))
-        config = mixing(form="deit", **values)
+        config = Mixing(form="deit", **values)
 
         @jax.jit
         @jax.vmap
@@ -195,11 +196,11 @@ def test_probability_and_switch():
 
 
 def test_it_is_described_in_words():
-    assert describe(mixing()) == []
-    assert describe(mixing(mixup_alpha=0.2)) == [
+    assert describe(Mixing()) == []
+    assert describe(Mixing(mixup_alpha=0.2)) == [
         "mixup(alpha=0.2): blended with the row before, in 100% of the batches, as in big_vision"
     ]
-    assert describe(mixing(form="deit", **BOTH, cutmix_probability=0.25, probability=0.8)) == [
+    assert describe(Mixing(form="deit", **BOTH, cutmix_probability=0.25, probability=0.8)) == [
         "mixup(alpha=0.8): blended with a random row, in 60% of the batches, as in deit",
         "cutmix(alpha=1.0): a rectangle of a random row laid over, in 20% of the batches, as in deit",
     ]
@@ -232,7 +233,7 @@ def test_padding_is_never_mixed_into_an_example(form, values):
 )
 def test_eight_devices_mix_as_one_does(form, axes):
     batch = batch_of(16)
-    config = mixing(form=form, **BOTH)
+    config = Mixing(form=form, **BOTH)
     place = sharding.batch_sharding(mesh_of(8, **axes))
 
     @jax.jit
@@ -248,7 +249,7 @@ def test_eight_devices_mix_as_one_does(form, axes):
 def test_neighbours_are_found_without_gathering_the_batch():
     """On a pod, a gathered batch would be the largest transfer of the step."""
     batch = jax.device_put(batch_of(64), sharding.batch_sharding(mesh_of(8, data=8)))
-    config = mixing(**BOTH)
+    config = Mixing(**BOTH)
     compiled = jax.jit(lambda batch: pair(batch, 0, 0, config)).lower(batch).compile()
     program = compiled.as_text()
     assert "collective-permute" in program

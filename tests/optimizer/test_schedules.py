@@ -10,7 +10,7 @@ import pytest
 
 from vit_jax.optimizer.schedules import SCHEDULES, make_schedule
 
-GOLDEN = pathlib.Path(__file__).parent / "golden"
+GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
 
 
 @pytest.mark.parametrize("name", ["cosine", "linear"])

@@ -11,7 +11,7 @@ from vit_jax.errors import ConfigError, WeightsError
 from vit_jax.model_file import Preprocessing
 from vit_jax.models import model_options
 from vit_jax.weights.architecture import abstract_parameters
-from vit_jax.weights.loading import initialize_from
+from vit_jax.weights.loading import fit_weights, read_initial_weights
 from vit_jax.weights.resampling import resize_channels, resize_patches, resize_positions
 
 TINY = {"width": 32, "depth": 3, "mlp_width": 64, "num_heads": 2, "patch_size": 8, "image_size": 32}
@@ -31,8 +31,12 @@ def initialize(path, skip="", class_names=(), **changes):
     options = options_of(**changes)
     _, shapes = abstract_parameters("ViT-Ti/16", options)
     fresh = {name: np.full(shape, 7, np.float32) for name, shape in shapes.items()}
-    params, report, _ = initialize_from(
-        path, options, unflatten_dict(fresh, sep="/"), skip=skip, class_names=class_names
+    params, report = fit_weights(
+        read_initial_weights(path, options),
+        options,
+        unflatten_dict(fresh, sep="/"),
+        skip=skip,
+        class_names=class_names,
     )
     rows = {row.name: row for row in report.rows}
     return fresh, flatten_dict(params, sep="/"), rows, report

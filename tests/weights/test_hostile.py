@@ -73,7 +73,7 @@ def test_config_init_refuses_odd_shapes_too(tmp_path):
     tensors["blocks.1.norm1.weight"] = np.ones(16, np.float32)
     safetensors.numpy.save_file(tensors, tmp_path / "a.safetensors")
     with pytest.raises(WeightsError, match=r"blocks\.1\.norm1\.weight has shape \(16,\)"):
-        vit_jax.weights.loading.initialize_from(tmp_path / "a.safetensors", model.options, {})
+        vit_jax.weights.loading.read_initial_weights(tmp_path / "a.safetensors", model.options)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, bool, complex, "U5", "V7", [("a", "f4"), ("b", "f4")]])

@@ -13,6 +13,10 @@ from vit_jax.data.sources.splits import abbreviate
 from vit_jax.errors import DataError
 
 
+class ClassesDifferError(DataError):
+    """The data has classes that the model does not have, or cannot be told to have."""
+
+
 def match_classes(
     model_names: Sequence[str], num_classes: int, data_names: Sequence[str]
 ) -> tuple[np.ndarray, str]:
@@ -31,12 +35,12 @@ def match_classes(
       both sides have the same list.
 
     Raises:
-      DataError: a class of the data is not among the model's; the message names the first.
+      ClassesDifferError: a class of the data is not among the model's; the message names the first.
     """
     numbers = np.arange(len(data_names), dtype=np.int32)
     if not model_names:
         if len(data_names) != num_classes:
-            raise DataError(
+            raise ClassesDifferError(
                 f"the model has {num_classes:,} classes, the data {len(data_names):,}: "
                 f"{abbreviate(data_names)}."
             )
@@ -48,12 +52,14 @@ def match_classes(
         if name not in places:
             known = number < len(model_names)
             there = f"{model_names[number]!r} there" if known else "absent there"
-            raise DataError(
+            raise ClassesDifferError(
                 f"class {number} of the data, {name!r}, is not among the model's {num_classes:,} "
                 f"classes ({number} is {there}): {abbreviate(model_names)}."
             )
     if len(places) < len(model_names) or len(set(data_names)) < len(data_names):
-        raise DataError("a class name occurs twice, so classes in another order cannot be matched.")
+        raise ClassesDifferError(
+            "a class name occurs twice, so classes in another order cannot be matched."
+        )
     labels = np.array([places[name] for name in data_names], np.int32)
     remarks = []
     if len(labels) < num_classes:

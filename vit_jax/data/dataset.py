@@ -1,4 +1,4 @@
-"""A run's data: both splits, what they say of the model, and their batches."""
+"""A run's training data: its examples, what it says of the model, and its batches."""
 
 import dataclasses
 import os
@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vit_jax.data.images import transforms
+from vit_jax.data.images.transforms import train_transform
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.cache import Cached
 from vit_jax.data.loading.chunks import Skipping
@@ -25,22 +25,39 @@ Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """The examples of both splits, None for a plan that is made without them, and their transforms."""
+    """The training examples and their transform.
 
-    train: Source | None
-    eval: Source | None
-    train_transform: Callable[..., np.ndarray]
-    eval_transform: Callable[..., np.ndarray]
-    num_train_examples: int
+    Attributes:
+      source: the examples; None in a plan that is made without them.
+      transform: (encoded file or uint8 [H, W, C], Generator) -> uint8 [height, width, channels].
+      num_examples: that make an epoch.
+      num_classes: of the model.
+      class_names: of the classes; empty where there is no source.
+      skipping: what stands for an example that cannot be read; None: it is an error.
+    """
+
+    source: Source | None
+    transform: Callable[..., np.ndarray]
+    num_examples: int
     num_classes: int
     class_names: tuple[str, ...]
-    # What stands for an example that cannot be read; None: it is an error.
-    train_skipping: Skipping | None = None
-    eval_skipping: Skipping | None = None
+    skipping: Skipping | None = None
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether an image has any number of classes."""
+        return self.source is not None and has_label_sets(self.source)
+
+
+def with_index(data: ConfigDict, index_dir: str) -> ConfigDict:
+    """A copy of `config.data` whose `index_dir` is a folder: its own, else the one given."""
+    data = data.copy_and_resolve_references()
+    data.index_dir = os.path.expanduser(data.index_dir or index_dir)
+    return data
 
 
 def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = "") -> Dataset:
-    """Opens both splits; unless `required`, only if the config leaves sizes to the data.
+    """Opens the training split; unless `required`, only if the config leaves sizes to the data.
 
     `data.num_classes` is a plan's, where no source is named yet: a source has its own. `index_dir`
     is the default of `data.index_dir`; where both are empty, indices are made in memory.
@@ -48,70 +65,57 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     Raises DataError if the data is missing or does not fit the model, ConfigError if a transform
     is impossible.
     """
-    data, num_classes = config.data.copy_and_resolve_references(), config.model.num_classes
-    data.index_dir = os.path.expanduser(data.index_dir or index_dir)
+    data, num_classes = with_index(config.data, index_dir), config.model.num_classes
     size, channels = as_pair("image_size", config.model.image_size), config.model.channels or 3
-    transforms_of = (
-        transforms.train_transform(data, size, channels),
-        transforms.eval_transform(data, size, channels),
-    )
+    transform = train_transform(data, size, channels)
     planned_classes = num_classes or (0 if data.source else data.num_classes)
     if not required and data.num_train_examples and planned_classes:
         count = min(data.num_train_examples, data.max_train_examples or data.num_train_examples)
-        return Dataset(None, None, *transforms_of, count, planned_classes, ())
+        return Dataset(None, transform, count, planned_classes, ())
 
-    def open_split(split: str, training: bool) -> Source:
-        source = open_source(
-            data,
-            split,
-            image_size=size,
-            channels=channels,
-            num_classes=num_classes,
-            training=training,
-        )
-        if num_classes and len(source.class_names) > num_classes:
-            raise DataError(
-                f"config.data.source={data.source!r} has {len(source.class_names)} classes, but "
-                f"config.model.num_classes={num_classes}: set it to 0 to take them from the data."
-            )
-        return source
-
-    train, evaluation = open_split(data.train_split, True), open_split(data.eval_split, False)
-    names = train.class_names
-    num_classes = num_classes or len(names)
-    if has_label_sets(train):
-        check_several_labels(config, len(names))
+    source = open_source(
+        data,
+        data.train_split,
+        image_size=size,
+        channels=channels,
+        num_classes=num_classes,
+        training=True,
+    )
+    names = source.class_names
+    check_classes(config, len(names), has_label_sets(source))
     if data.cache_gib:
-        train = Cached(train, channels, data.cache_gib, data.max_image_gib)
-    skipping = [
-        Skipping.of(source, (*size, channels), len(names)) if data.on_error == "skip" else None
-        for source in (train, evaluation)
-    ]
-    return Dataset(train, evaluation, *transforms_of, len(train), num_classes, names, *skipping)
+        source = Cached(source, channels, data.cache_gib, data.max_image_gib)
+    skipping = None
+    if data.on_error == "skip":
+        skipping = Skipping.of(source, (*size, channels), len(names))
+    return Dataset(source, transform, len(source), num_classes or len(names), names, skipping)
 
 
-def check_several_labels(config: ConfigDict, num_classes: int) -> None:
-    """Raises ConfigError if the model or its loss cannot learn any number of classes an image."""
-    if config.objective.loss == "softmax":
-        raise ConfigError(
-            f"config.data.source={config.data.source!r} has images with several classes, and "
-            "config.objective.loss=softmax expects one: set --config.objective.loss=sigmoid."
+def check_classes(config: ConfigDict, found: int, several: bool) -> None:
+    """Raises DataError or ConfigError if `config.model.num_classes` cannot hold the data's classes.
+
+    Args:
+      config: of the run.
+      found: classes in the data.
+      several: whether an image has any number of them: then it must be the same number.
+    """
+    wanted, source = config.model.num_classes, config.data.source
+    if wanted and found > wanted:
+        raise DataError(
+            f"config.data.source={source!r} has {found} classes, but "
+            f"config.model.num_classes={wanted}: set it to 0 to take them from the data."
         )
-    if config.model.num_classes not in (0, num_classes):
+    if several and wanted not in (0, found):
         raise ConfigError(
-            f"config.model.num_classes={config.model.num_classes}: images with several classes have "
-            f"targets for the {num_classes} of {config.data.source!r}; set it to 0."
+            f"config.model.num_classes={wanted}: images with several classes have targets for the "
+            f"{found} of {source!r}; set it to 0."
         )
-
-
-def block_of(data: ConfigDict) -> int:
-    """How many neighbours in the source stay together in the order of examples."""
-    return BLOCK if data.shuffle == "blocks" else 1
 
 
 def train_order(config: ConfigDict, dataset: Dataset) -> Order:
     """The order of the training examples, without repeated augmentation."""
-    return Order(len(dataset.train), config.seed, block_of(config.data))
+    block = BLOCK if config.data.shuffle == "blocks" else 1
+    return Order(len(dataset.source), config.seed, block)
 
 
 def train_batches(
@@ -124,48 +128,16 @@ def train_batches(
 ) -> Iterator[Batch]:
     """The batches of updates `start` + 1 to `stop`, if any, on the devices; close it when done."""
     return pipeline.batches(
-        dataset.train,
-        dataset.train_transform,
+        dataset.source,
+        dataset.transform,
         batch_size=config.batch_size,
         sharding=sharding,
         seed=config.seed,
-        block=block_of(config.data),
+        block=train_order(config, dataset).block,
         copies=config.data.repeated_augmentation,
         start=start,
         stop=stop,
-        skipping=dataset.train_skipping,
+        skipping=dataset.skipping,
         num_threads=config.data.num_threads,
         num_workers=config.data.num_workers,
     )
-
-
-def eval_batches(
-    config: ConfigDict, dataset: Dataset, sharding: jax.sharding.Sharding
-) -> Iterator[Batch]:
-    """Every evaluation example once, in order; the last batch is padded and masked."""
-    return pipeline.batches(
-        dataset.eval,
-        dataset.eval_transform,
-        batch_size=config.batch_size,
-        sharding=sharding,
-        seed=None,
-        skipping=dataset.eval_skipping,
-        num_threads=config.data.num_threads,
-        num_workers=max(config.data.num_workers, 0),  # By default none: starting them takes long.
-    )
-
-
-def count_skipped(config: ConfigDict, dataset: Dataset, count: int) -> dict[str, int]:
-    """`skipped`: the evaluation examples that could not be read, where `count` could; or nothing.
-
-    Raises DataError if they are too many.
-    """
-    if not dataset.eval_skipping:
-        return {}
-    skipped, total = len(dataset.eval) - count, len(dataset.eval)
-    if skipped > config.data.max_skipped * total:
-        raise DataError(
-            f"{skipped:,} of {total:,} evaluation examples cannot be read, more than "
-            f"config.data.max_skipped={config.data.max_skipped}: the log names each."
-        )
-    return {"skipped": skipped}

@@ -26,9 +26,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.command_line import DONE, SOME_UNREADABLE, Parser, run_command
+from vit_jax.command_line import DONE, SOME_UNREADABLE, Parser, add_image_limit, run_command
 from vit_jax.config import default_config
-from vit_jax.data.images.picture import decode
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
+from vit_jax.data.images.picture import MAX_BYTES, decode
 from vit_jax.data.picture_files import read_ahead
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.exclusions import as_line, quoted
@@ -86,6 +87,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="BITS",
         help=f"of 64, that may differ in images that look the same, 0 to {FARTHEST} (%(default)s)",
     )
+    add_image_limit(parser)
     parser.add_argument("--data_dir", default="", help="where prepared TFDS data lies")
     flags = parser.parse_args(arguments)
     if not 0 <= flags.perceptual_distance <= FARTHEST:
@@ -105,7 +107,8 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse_flags(arguments)
     opened = [open_place(flags.source, flags.split, flags.data_dir)]
     opened += [open_place(*split_place(place), flags.data_dir) for place in flags.against]
-    examples, *tests = [read_fingerprints(place, source) for place, source in opened]
+    max_bytes = int((flags.max_image_gib or MAX_IMAGE_GIB) * 2**30)
+    examples, *tests = [read_fingerprints(*place, max_bytes) for place in opened]
     matches = find_matches(examples, tests, flags.perceptual_distance)
     command = shlex.join(["python", "-m", "vit_jax.deduplicate", *arguments])
     write_list(flags.output, command, examples, matches)
@@ -132,12 +135,12 @@ def open_place(source: str, split: str, data_dir: str) -> tuple[str, Source]:
     return f"{source}@{split}" if split else source, opened
 
 
-def read_fingerprints(place: str, source: Source) -> Images:
+def read_fingerprints(place: str, source: Source, max_bytes: int = MAX_BYTES) -> Images:
     """The fingerprints of all images; those that cannot be read are named in the log."""
     fingerprints = np.zeros((len(source), SIZE), np.uint64)
     readable = np.ones(len(source), bool)
     logged = time.monotonic()
-    rows = read_ahead(functools.partial(_fingerprint, source), range(len(source)), AHEAD)
+    rows = read_ahead(functools.partial(_fingerprint, source, max_bytes), range(len(source)), AHEAD)
     for index, row in enumerate(rows):
         if isinstance(row, Exception):
             readable[index] = False
@@ -152,9 +155,9 @@ def read_fingerprints(place: str, source: Source) -> Images:
     return Images(place, source, np.flatnonzero(readable), fingerprints[readable])
 
 
-def _fingerprint(source: Source, index: int) -> np.ndarray | Exception:
+def _fingerprint(source: Source, max_bytes: int, index: int) -> np.ndarray | Exception:
     try:
-        return fingerprint(decode(source[index].image, channels=3))
+        return fingerprint(decode(source[index].image, 3, max_bytes))
     except (DataError, OSError) as error:
         return error
 

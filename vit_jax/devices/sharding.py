@@ -165,10 +165,7 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 def param_shardings(params: dict, mesh: Mesh) -> dict:
     """The sharding of every parameter; raises ConfigError if a tensor rule matches none."""
-    shardings = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: NamedSharding(mesh, partition_spec(path_name(path), leaf.shape, mesh)),
-        params,
-    )
+    shardings = fitting_shardings(params, mesh)
     if mesh.shape["tensor"] > 1:
         names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
         for pattern in TENSOR_RULES:
@@ -178,6 +175,14 @@ def param_shardings(params: dict, mesh: Mesh) -> dict:
                     "parameter of this model; use config.mesh.fsdp instead."
                 )
     return shardings
+
+
+def fitting_shardings(tree: dict, mesh: Mesh) -> dict:
+    """The sharding of every array by the rules for parameters, for those that no rule has to match."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(mesh, partition_spec(path_name(path), leaf.shape, mesh)),
+        tree,
+    )
 
 
 def like_params(tree: dict, params: dict, shardings: dict, mesh: Mesh) -> dict:

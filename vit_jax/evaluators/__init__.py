@@ -1,1 +1,44 @@
-"""What is measured during and after training."""
+"""Evaluators: what is measured during and after training, one file each.
+
+`config.evaluators` lists them with their arguments, in the grammar of crops and augmentations:
+
+    classification | classification(name='v2', source='folder:v2', every_steps=10_000)
+
+Empty, the objective's own defaults run. To add one, write a subclass of `base.Evaluator` and list it
+here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from vit_jax.checkpoint import AVERAGED
+from vit_jax.errors import ConfigError
+from vit_jax.evaluators.base import Evaluator
+from vit_jax.evaluators.classification import Classification
+from vit_jax.grammar import parse
+
+EVALUATORS: dict[str, type[Evaluator]] = {
+    "classification": Classification,
+}
+
+
+def read_evaluators(text: str) -> tuple[Evaluator, ...]:
+    """The evaluators that a text lists.
+
+    Raises ConfigError if it cannot be read, or if two would write under one name.
+    """
+    evaluators = tuple(operation() for operation in parse(text, EVALUATORS, "evaluators"))
+    counts = Counter(evaluator.prefix for evaluator in evaluators)
+    for name, count in counts.items():
+        if count > 1 or (name.endswith(AVERAGED) and name.removesuffix(AVERAGED) in counts):
+            raise ConfigError(
+                f"config.evaluators={text!r}: two evaluators would write under {name!r}; tell them "
+                "apart by name='...'."
+            )
+        if name in ("train", "data") or "/" in name:
+            raise ConfigError(
+                f"config.evaluators={text!r}: {name!r} cannot be an evaluator's name; the run's own "
+                "metrics stand under train/ and data/."
+            )
+    return evaluators

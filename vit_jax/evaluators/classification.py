@@ -1,32 +1,63 @@
 """Accuracy and loss over a whole split, each example once."""
 
+from __future__ import annotations
+
+import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from vit_jax.objectives.losses import make_targets
+from vit_jax.evaluators.base import Evaluator, Measure, Results, Setting
+from vit_jax.objectives.losses import LOSSES, make_targets
 
-Forward = Callable[[dict, jax.Array], jax.Array]
+Logits = Callable[[dict, jax.Array], jax.Array]
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
 TOP_K = 5  # Reported where there are more classes than this.
 
 
-class ClassificationEvaluator:
-    """Measures a classifier on batches whose padding is masked."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classification(Evaluator):
+    """Accuracy, top-5 accuracy and loss of a classifier."""
 
-    def __init__(self, forward: Forward, loss: Loss):
+    NAME: ClassVar[str] = "eval"
+
+    def metrics(self, setting: Setting) -> tuple[str, ...]:
+        """See `Evaluator.metrics`."""
+        top5 = ("top5_accuracy",) if setting.data.num_classes > TOP_K else ()
+        return ("loss", "accuracy", *top5, "count")
+
+    def bind(self, setting: Setting) -> Measure:
+        """See `Evaluator.bind`."""
+        split = setting.data.open(self.source, self.split)
+        means = ClassificationMeans(setting.network, LOSSES[setting.loss])
+
+        def measure(params: dict, frozen: dict) -> Results:
+            del frozen
+            with contextlib.closing(split.batches()) as batches:
+                numbers = means(params, batches)
+            return Results({**numbers, **split.count_skipped(numbers["count"])})
+
+        return measure
+
+
+class ClassificationMeans:
+    """Means of a classifier's hits and losses over batches whose padding is masked."""
+
+    def __init__(self, logits_of: Logits, loss: Loss):
         """Compiles nothing yet.
 
         Args:
-          forward: (params, images uint8 [B, H, W, C]) -> logits [B, K] float32.
+          logits_of: (params, images uint8 [B, H, W, C]) -> logits [B, K] float32.
           loss: (logits [B, K], targets [B, K]) -> [B].
         """
 
         def sums(params: dict, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            logits, labels = forward(params, batch["image"]), batch["label"]
+            logits, labels = logits_of(params, batch["image"]), batch["label"]
             num_classes = logits.shape[-1]
             targets = make_targets(labels, num_classes)
             mask = batch["mask"]

@@ -14,6 +14,7 @@ from vit_jax.models.layers import REMAT_POLICIES
 
 PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
 ATTENTION_WEIGHTS, PRE_LOGITS = "attention_weights", "pre_logits"
+LOGITS = "logits"
 
 FIELD_KINDS = {  # An option's type -> what it may be, and in words; integers are checked by range.
     bool: (bool, "true or false"),
@@ -121,8 +122,32 @@ class ImageClassifier(nnx.Module):
         Returns:
           Logits [B, num_classes] float32, or with `num_classes=0` the representation.
         """
+        return self.outputs(images, key=key, constrain=constrain)[LOGITS]
+
+    def outputs(
+        self,
+        images: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        constrain: Constrain = unconstrained,
+        capture: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        """Logits and features at once; under jit, what the caller does not use costs nothing.
+
+        Args:
+          images, key, constrain: as for the call.
+          capture: further intermediates that are wanted; see `intermediates`.
+
+        Returns:
+          `logits` [B, K], `pre_logits` [B, R], both float32, and the intermediates by name.
+        """
         self.check_images(images)
-        representation, _ = self.features(images, key, constrain, ())
+        representation, captured = self.features(images, key, constrain, capture)
+        logits = self.classify(representation)
+        return {**captured, PRE_LOGITS: representation, LOGITS: logits}
+
+    def classify(self, representation: jax.Array) -> jax.Array:
+        """Representation [B, R] float32 -> logits [B, K] float32; itself without a head."""
         return self.head(representation) if self.options.num_classes else representation
 
     def intermediates(self, images: jax.Array, *names: str) -> dict[str, Any]:
@@ -145,16 +170,14 @@ class ImageClassifier(nnx.Module):
         Raises:
           ConfigError: a name this model does not have.
         """
-        self.check_images(images)
         for name in names:
             if name not in self.INTERMEDIATES:
                 raise ConfigError(
                     f"intermediate {name!r}: {type(self).__name__} has none of that name; "
                     f"it has {', '.join(self.INTERMEDIATES)}."
                 )
-        representation, captured = self.features(images, None, unconstrained, names)
-        captured = {**captured, PRE_LOGITS: representation}
-        return {name: captured[name] for name in names}
+        outputs = self.outputs(images, capture=names)
+        return {name: outputs[name] for name in names}
 
     def check_images(self, images: jax.Array) -> None:
         """Raises ConfigError for images of another size than the model's, or not normalised."""

@@ -7,12 +7,14 @@ over devices or micro-batches; `mixed_images` and `mixed_targets` lay one over t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
+
+from vit_jax.kinds import Amount, Share, one_of
 
 Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C]; label int32 [B]; mask bool [B]; ...
 
@@ -41,34 +43,47 @@ FORMS = {
 }
 
 
-def is_on(config: ConfigDict) -> bool:
+@dataclasses.dataclass(frozen=True)
+class Mixing:
+    """`config.objective.mixing`."""
+
+    mixup_alpha: Amount = 0.0  # Two images are blended by λ ~ Beta(alpha, alpha); 0: no mixup.
+    cutmix_alpha: Amount = 0.0  # A rectangle of 1 - λ is laid over another image; 0: no CutMix.
+    probability: Share = 1.0  # Of a batch to be mixed at all.
+    cutmix_probability: Share = 0.5  # Of CutMix rather than mixup, where both are on.
+    form: one_of(*FORMS) = "big_vision"  # λ ≥ 1/2, with the row before; deit: with a random row
+
+
+def is_on(options: Mixing) -> bool:
     """Whether `config.objective.mixing` asks for anything."""
-    return config.probability > 0 and max(config.mixup_alpha, config.cutmix_alpha) > 0
+    return options.probability > 0 and max(options.mixup_alpha, options.cutmix_alpha) > 0
 
 
-def describe(config: ConfigDict) -> list[str]:
+def describe(options: Mixing) -> list[str]:
     """A line of words for each kind of mixing that `config.objective.mixing` asks for."""
-    partner, share = FORMS[config.form].meaning, cutmix_share(config)
+    partner, share = FORMS[options.form].meaning, cutmix_share(options)
     lines = {
-        f"mixup(alpha={config.mixup_alpha}): blended with {partner}": 1 - share,
-        f"cutmix(alpha={config.cutmix_alpha}): a rectangle of {partner} laid over": share,
+        f"mixup(alpha={options.mixup_alpha}): blended with {partner}": 1 - share,
+        f"cutmix(alpha={options.cutmix_alpha}): a rectangle of {partner} laid over": share,
     }
-    of_batches = {line: part * config.probability for line, part in lines.items() if is_on(config)}
+    of_batches = {
+        line: part * options.probability for line, part in lines.items() if is_on(options)
+    }
     return [
-        f"{line}, in {part:.0%} of the batches, as in {config.form}"
+        f"{line}, in {part:.0%} of the batches, as in {options.form}"
         for line, part in of_batches.items()
         if part
     ]
 
 
-def cutmix_share(config: ConfigDict) -> float:
+def cutmix_share(options: Mixing) -> float:
     """The share of CutMix in all mixed batches."""
-    if not config.cutmix_alpha:
+    if not options.cutmix_alpha:
         return 0.0
-    return config.cutmix_probability if config.mixup_alpha else 1.0
+    return options.cutmix_probability if options.mixup_alpha else 1.0
 
 
-def pair(batch: Batch, step: jax.Array, seed: int, config: ConfigDict) -> Batch:
+def pair(batch: Batch, step: jax.Array, seed: int, options: Mixing) -> Batch:
     """Adds to each row its partner, and how the partner lies over it.
 
     The draws are the same for all rows: whether the batch is mixed, by mixup or by CutMix, λ and
@@ -78,22 +93,22 @@ def pair(batch: Batch, step: jax.Array, seed: int, config: ConfigDict) -> Batch:
       batch: image uint8 [B, H, W, C], label [B, ...], mask bool [B].
       step: completed updates.
       seed: of the run.
-      config: `config.objective.mixing`.
+      options: `config.objective.mixing`.
 
     Returns:
       The batch, with `partner_image` uint8 [B, H, W, C], `partner_label` [B, ...], `opacity` float32
       [B], 0 where nothing is laid over, and `box` int32 [B, 4] (top, bottom, left, right); or the
       batch alone if mixing is off.
     """
-    if not is_on(config):
+    if not is_on(options):
         return batch
-    form = FORMS[config.form]
+    form = FORMS[options.form]
     rows, height, width, _ = batch["image"].shape
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), STREAM), step)
     partner_key, mixes_key, cuts_key, share_key, box_key = jax.random.split(key, 5)
-    mixes = jax.random.bernoulli(mixes_key, config.probability)
-    cuts = jax.random.bernoulli(cuts_key, cutmix_share(config))
-    alpha = jnp.where(cuts, config.cutmix_alpha, config.mixup_alpha)
+    mixes = jax.random.bernoulli(mixes_key, options.probability)
+    cuts = jax.random.bernoulli(cuts_key, cutmix_share(options))
+    alpha = jnp.where(cuts, options.cutmix_alpha, options.mixup_alpha)
     share = form.kept(jax.random.beta(share_key, alpha, alpha))
     whole = jnp.int32([0, height, 0, width])
     box = jnp.where(cuts, cutmix_box(box_key, 1 - share, height, width), whole)

@@ -16,8 +16,11 @@ from vit_jax.choices import chosen_options
 from vit_jax.optimizer.schedules import SCHEDULES, Schedule
 from vit_jax.parameters import TrainablePart
 
-# (state, batch, key) -> loss, gradients of the trainable part
-Gradient = Callable[[Any, dict[str, jax.Array], jax.Array], tuple[jax.Array, dict]]
+# (state, frozen, batch, key) -> (loss, means of the objective's values), gradients of the trainable
+# part
+Gradient = Callable[
+    [Any, dict, dict[str, jax.Array], jax.Array], tuple[tuple[jax.Array, dict], dict]
+]
 
 TINY = 1e-12  # Keeps a zero gradient from dividing by zero.
 
@@ -43,17 +46,17 @@ def sharpness_aware(
     rho_min = sharpness.rho if sharpness.rho_min is None else sharpness.rho_min
 
     def perturbed_gradient(
-        state: Any, batch: dict[str, jax.Array], key: jax.Array
-    ) -> tuple[jax.Array, dict]:
-        loss, clean = gradient(state, batch, key)
+        state: Any, frozen: dict, batch: dict[str, jax.Array], key: jax.Array
+    ) -> tuple[tuple[jax.Array, dict], dict]:
+        values, clean = gradient(state, frozen, batch, key)
         # A rate that never falls is always at its peak.
         share = (schedule(state.step) - lowest) / (peak - lowest) if peak != lowest else 1.0
         rho = rho_min + (sharpness.rho - rho_min) * share
         uphill = optax.tree.scale(rho / (optax.tree.norm(clean) + TINY), clean)
         part = optax.tree.add(trainable.select(state.params), uphill)
         moved = state._replace(params=trainable.insert(part, state.params))
-        _, robust = gradient(moved, batch, key)
-        return loss, subtract_orthogonal(robust, clean, sharpness.alpha)
+        _, robust = gradient(moved, frozen, batch, key)
+        return values, subtract_orthogonal(robust, clean, sharpness.alpha)
 
     return perturbed_gradient
 

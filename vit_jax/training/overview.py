@@ -9,71 +9,58 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from vit_jax.checkpoint import TrainState
 from vit_jax.choices import Choices, chosen_options
 from vit_jax.config import Durations
 from vit_jax.console import format_count
 from vit_jax.data.images.transforms import describe_training
 from vit_jax.devices import sharding
-from vit_jax.objectives import mixing
+from vit_jax.model_file import Preprocessing
+from vit_jax.objectives.base import Objective
 from vit_jax.optimizer import OPTIMIZERS
-from vit_jax.optimizer.groups import ParameterGroups
 from vit_jax.optimizer.schedules import SCHEDULES, Schedule
+from vit_jax.training.experiment import Experiment
 
 NEXT_COLUMN = "\n" + " " * 10  # Goes on in the next line.
 
 
-def describe_run(
-    config: ConfigDict,
-    options: Any,
-    num_train_examples: int,
-    durations: Durations,
-    schedule: Schedule,
-    groups: ParameterGroups,
-    state: TrainState,
-    mesh: Mesh,
-) -> str:
-    """The model, data, batch, durations and learning rate of a run, and tables of parameters.
-
-    Args:
-      config: of the run.
-      options: of the model, complete.
-      num_train_examples: that make an epoch.
-      durations: in updates.
-      schedule: the learning rate by the number of completed updates.
-      groups: how each parameter is trained.
-      state: shapes and shardings.
-      mesh: of devices.
-    """
+def describe_run(experiment: Experiment) -> str:
+    """The model, data, batch, durations and learning rate of a run, and tables of parameters."""
+    config, options, state = experiment.config, experiment.options, experiment.state
+    durations, mesh = experiment.durations, experiment.mesh
+    num_examples = experiment.dataset.num_examples
     num_params = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
-    images = describe_training(config.data) + mixing.describe(config.objective.mixing)
-    lines = [
-        f"model     {config.model.name} for {options.num_classes} classes at "
+    images = [*describe_training(config.data), *experiment.objective.describe_images()]
+    images.append(describe_normalization(experiment.preprocessing))
+    rows = {
+        "model": f"{config.model.name} for {options.num_classes} classes at "
         f"{options.image_size[0]}x{options.image_size[1]} px: {format_count(num_params)} "
         f"parameters, {options.macs() / 1e9:.3g} GMACs per image, computing in {options.dtype}",
-        f"data      {config.data.source or '(not named yet)'}, {num_train_examples:,} examples an epoch",
-        f"images    {NEXT_COLUMN.join(images)}",
-        f"batch     {describe_batch(config, mesh)}",
-        f"length    {describe_durations(config, durations, num_train_examples)}",
-        f"loss      {describe_loss(config)}",
-        f"optimizer {describe_choice(config.optimizer, OPTIMIZERS)}",
-        f"schedule  {describe_choice(config.schedule, SCHEDULES)}: "
-        f"{describe_schedule(schedule, durations)}",
-    ]
-    if (sharpness := config.optimizer.sharpness).rho:
-        lowest = sharpness.rho if sharpness.rho_min is None else sharpness.rho_min
-        lines.append(
-            f"sharpness rho {sharpness.rho} at the peak rate, {lowest} at the lowest, "
-            f"alpha {sharpness.alpha}: two gradients an update"
-        )
-    if config.note:
-        lines.append(f"note      {config.note}")
-    lines.append(groups.describe(config.optimizer.weight_decay))
+        "data": f"{config.data.source or '(not named yet)'}, {num_examples:,} examples an epoch",
+        "images": NEXT_COLUMN.join(images),
+        "batch": describe_batch(config, mesh),
+        "length": describe_durations(config, durations, num_examples),
+        "objective": describe_objective(config, experiment.objective),
+        "optimizer": describe_choice(config.optimizer, OPTIMIZERS),
+        "schedule": f"{describe_choice(config.schedule, SCHEDULES)}: "
+        f"{describe_schedule(experiment.schedule, durations)}",
+        "sharpness": describe_sharpness(config.optimizer.sharpness),
+        "note": config.note,
+    }
+    lines = [f"{name:9} {text}" for name, text in rows.items() if text]
+    lines.append(experiment.groups.describe(config.optimizer.weight_decay))
     lines.append(parameter_overview(state.params))
     if mesh.size > 1:
-        places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-        lines.append(sharding.describe(state.params, places))
+        lines.append(sharding.describe(state.params, sharding.shardings_of(state.params)))
     return "\n".join(["this run:", *lines])
+
+
+def describe_normalization(preprocessing: Preprocessing) -> str:
+    """How pixels become the model's input, on the devices."""
+    mean, std = (
+        ", ".join(f"{value:.4g}" for value in values)
+        for values in (preprocessing.mean, preprocessing.std)
+    )
+    return f"normalised: (pixel / 255 - mean) / deviation, mean {mean}, deviation {std}"
 
 
 def describe_batch(config: ConfigDict, mesh: Mesh) -> str:
@@ -88,9 +75,9 @@ def describe_batch(config: ConfigDict, mesh: Mesh) -> str:
     )
 
 
-def describe_durations(config: ConfigDict, durations: Durations, num_train_examples: int) -> str:
+def describe_durations(config: ConfigDict, durations: Durations, num_examples: int) -> str:
     """How long the run is and how often it looks up."""
-    epochs = durations.total * config.batch_size / num_train_examples
+    epochs = durations.total * config.batch_size / num_examples
     parts = [f"{durations.total:,} updates ({epochs:.4g} epochs)", f"warm-up {durations.warmup:,}"]
     if durations.cooldown:
         parts.append(f"cooldown {durations.cooldown:,}")
@@ -102,16 +89,25 @@ def describe_durations(config: ConfigDict, durations: Durations, num_train_examp
     return ", ".join(parts)
 
 
-def describe_loss(config: ConfigDict) -> str:
+def describe_objective(config: ConfigDict, objective: Objective) -> str:
     """What is minimised, and what is done to its gradients and to the result."""
-    parts = [config.objective.loss]
-    if config.objective.label_smoothing:
-        parts.append(f"label smoothing {config.objective.label_smoothing}")
+    parts = [config.objective.name, *objective.describe()]
     if config.optimizer.grad_clip_norm:
         parts.append(f"gradients clipped at norm {config.optimizer.grad_clip_norm}")
     if config.ema_decay:
         parts.append(f"parameters averaged by {config.ema_decay}")
     return ", ".join(parts)
+
+
+def describe_sharpness(sharpness: ConfigDict) -> str:
+    """Sharpness-aware minimisation; empty where it is off."""
+    if not sharpness.rho:
+        return ""
+    lowest = sharpness.rho if sharpness.rho_min is None else sharpness.rho_min
+    return (
+        f"rho {sharpness.rho} at the peak rate, {lowest} at the lowest, alpha {sharpness.alpha}: "
+        "two gradients an update"
+    )
 
 
 def describe_choice(section: ConfigDict, choices: Choices) -> str:

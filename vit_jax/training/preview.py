@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 from PIL import Image, ImageDraw, ImageFont
 
 from vit_jax.data.dataset import Batch
 from vit_jax.devices import sharding
-from vit_jax.objectives.losses import make_targets
-from vit_jax.objectives.mixing import mixed_images, mixed_targets, pair
+from vit_jax.objectives.base import Objective
 
 NUM_IMAGES = 36
 SMALLEST, LARGEST = 96, 192  # Sides of an image in the picture, in pixels.
@@ -22,33 +20,19 @@ LINE_HEIGHT = 14
 Preview = Callable[[Batch, int], np.ndarray]  # (batch, step) -> uint8 [H, W, 3]
 
 
-def make_preview(
-    config: ConfigDict, num_classes: int, class_names: Sequence[str], mesh: Mesh
-) -> Preview:
+def make_preview(objective: Objective, seed: int, mesh: Mesh) -> Preview:
     """The function (batch, step) -> the picture of the batch that makes update `step`."""
 
     @functools.partial(jax.jit, static_argnums=1, out_shardings=sharding.replicated(mesh))
     def first_rows(batch: Batch, step: int) -> tuple[jax.Array, jax.Array]:
-        paired = pair(batch, step - 1, config.seed, config.objective.mixing)
-        first = jax.tree.map(lambda x: x[:NUM_IMAGES], paired)
-        encode = functools.partial(make_targets, num_classes=num_classes)
-        return mixed_images(first), mixed_targets(first, encode)
+        prepared = objective.prepare(batch, seed, step - 1)
+        return objective.show(jax.tree.map(lambda x: x[:NUM_IMAGES], prepared))
 
     def preview(batch: Batch, step: int) -> np.ndarray:
-        images, targets = jax.device_get(first_rows(batch, step))
-        captions = [caption(target, class_names) for target in targets]
-        return draw(np.rint(images).astype(np.uint8), captions)
+        images, values = jax.device_get(first_rows(batch, step))
+        return draw(np.rint(images).astype(np.uint8), objective.captions(values))
 
     return preview
-
-
-def caption(target: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """The classes of a target [K], the likeliest first, with their shares if there are several."""
-    classes = sorted(np.flatnonzero(target).tolist(), key=lambda index: -target[index])
-    names = [class_names[index] if class_names else str(index) for index in classes]
-    if len(classes) == 1:
-        return names
-    return [f"{target[index]:.0%} {name}" for index, name in zip(classes, names, strict=True)]
 
 
 def draw(images: np.ndarray, captions: Sequence[Sequence[str]]) -> np.ndarray:

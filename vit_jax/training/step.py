@@ -1,6 +1,5 @@
 """One update: loss, gradients over micro-batches, optimiser, averaged parameters."""
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -12,72 +11,80 @@ from ml_collections import ConfigDict
 from vit_jax.checkpoint import TrainState
 from vit_jax.data.dataset import Batch
 from vit_jax.devices import sharding
-from vit_jax.forward import Forward
-from vit_jax.objectives.losses import LOSSES, make_targets
-from vit_jax.objectives.mixing import mixed_images, mixed_targets, pair
+from vit_jax.objectives.base import Objective
 from vit_jax.optimizer.schedules import Schedule
 from vit_jax.optimizer.sharpness import Gradient, sharpness_aware
 from vit_jax.parameters import TrainablePart
 
 STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters.
 
-TrainStep = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
+# (state, frozen, batch) -> (state, metrics); the old state is donated, `frozen` never is.
+TrainStep = Callable[[TrainState, dict, Batch], tuple[TrainState, dict[str, jax.Array]]]
 
 
 def make_train_step(
     config: ConfigDict,
-    forward: Forward,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     trainable: TrainablePart,
     schedule: Schedule,
     abstract: TrainState,
     mesh: Mesh,
 ) -> TrainStep:
-    """One update: (state, batch) -> (state, metrics); the old state is donated.
+    """One update: (state, frozen, batch) -> (state, metrics); the old state is donated.
 
     Gradients and updates are of the trainable part only. The new state lies where `abstract` says,
-    and so do the gradients.
+    and so do the gradients. Metrics are `loss`, `grad_norm`, `learning_rate`, `skipped`, and the
+    means of the objective's values.
     """
-    places = sharding.shardings_of(abstract)
-    loss_of = LOSSES[config.objective.loss]
+    shardings = sharding.shardings_of(abstract)
 
-    def loss(part: dict, params: dict, batch: Batch, key: jax.Array) -> jax.Array:
-        logits = forward(trainable.insert(part, params), mixed_images(batch), key=key)
-        encode = functools.partial(
-            make_targets, num_classes=logits.shape[-1], smoothing=config.objective.label_smoothing
-        )
-        targets = mixed_targets(batch, encode)
-        return jnp.sum(loss_of(logits, targets) * batch["weight"])
+    def weighted_loss(
+        part: dict, params: dict, frozen: dict, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, dict]:
+        params = trainable.insert(part, params)
+        losses, auxiliary = objective.loss(params, frozen, batch, key)
+        means = {n: jnp.tensordot(batch["weight"], v, axes=1) for n, v in auxiliary.items()}
+        return jnp.sum(losses * batch["weight"]), means
 
-    def micro_gradient(state: TrainState, batch: Batch, key: jax.Array) -> tuple[jax.Array, dict]:
+    def micro_gradient(
+        state: TrainState, frozen: dict, batch: Batch, key: jax.Array
+    ) -> tuple[tuple[jax.Array, dict], dict]:
         part = trainable.select(state.params)
-        value, gradients = jax.value_and_grad(loss)(part, state.params, batch, key)
-        return value, jax.lax.with_sharding_constraint(gradients, trainable.prune(places.params))
+        differentiate = jax.value_and_grad(weighted_loss, has_aux=True)
+        values, gradients = differentiate(part, state.params, frozen, batch, key)
+        kept = trainable.prune(shardings.params)
+        return values, jax.lax.with_sharding_constraint(gradients, kept)
 
     gradient = accumulated(micro_gradient, config.optimizer.accumulation_steps, mesh)
     gradient = sharpness_aware(gradient, config, schedule, trainable)
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(
+        state: TrainState, frozen: dict, batch: Batch
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         weight = batch["mask"].astype(jnp.float32)
         batch = {**batch, "weight": weight / jnp.maximum(weight.sum(), 1)}
         stream = jax.random.fold_in(jax.random.key(config.seed), STEP_STREAM)
         key = jax.random.fold_in(stream, state.step)
-        batch = pair(batch, state.step, config.seed, config.objective.mixing)
+        batch = objective.prepare(batch, config.seed, state.step)
         batch = jax.lax.with_sharding_constraint(batch, sharding.batch_sharding(mesh))
-        value, gradients = gradient(state, batch, key)
+        known = {**frozen, **state.objective}
+        (value, means), gradients = gradient(state, known, batch, key)
         part = trainable.select(state.params)
         updates, opt_state = optimizer.update(gradients, state.opt_state, part)
         params = trainable.insert(optax.apply_updates(part, updates), state.params)
         ema = state.ema and update_ema(state.ema, params, config.ema_decay, state.step)
+        own = objective.update(state.objective, params, means) if state.objective else {}
         metrics = {
             "loss": value,
             "grad_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
             "skipped": jnp.sum(~batch["mask"]),
+            **{name: mean for name, mean in means.items() if not mean.ndim},
         }
-        return TrainState(state.step + 1, params, opt_state, ema), metrics
+        return TrainState(state.step + 1, params, opt_state, ema, own), metrics
 
-    return jax.jit(step, donate_argnums=0, out_shardings=(places, sharding.replicated(mesh)))
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh)))
 
 
 def accumulated(gradient: Gradient, num_micro: int, mesh: Mesh) -> Gradient:
@@ -88,19 +95,21 @@ def accumulated(gradient: Gradient, num_micro: int, mesh: Mesh) -> Gradient:
     """
     if num_micro == 1:
         return gradient
-    place = NamedSharding(mesh, PartitionSpec(None, sharding.BATCH_AXES))
+    rows = NamedSharding(mesh, PartitionSpec(None, sharding.BATCH_AXES))
 
     def split(x: jax.Array) -> jax.Array:
         micro = x.reshape(-1, num_micro, *x.shape[1:]).swapaxes(0, 1)
-        return jax.lax.with_sharding_constraint(micro, place)
+        return jax.lax.with_sharding_constraint(micro, rows)
 
-    def sum_gradients(state: TrainState, batch: Batch, key: jax.Array) -> tuple[jax.Array, dict]:
+    def sum_gradients(
+        state: TrainState, frozen: dict, batch: Batch, key: jax.Array
+    ) -> tuple[tuple[jax.Array, dict], dict]:
         def add(total: tuple, micro: tuple) -> tuple[tuple, None]:
-            return jax.tree.map(jnp.add, total, gradient(state, *micro)), None
+            return jax.tree.map(jnp.add, total, gradient(state, frozen, *micro)), None
 
         micro_batches = jax.tree.map(split, batch), jax.random.split(key, num_micro)
         first = jax.tree.map(lambda x: x[0], micro_batches)
-        shapes = jax.eval_shape(gradient, state, *first)
+        shapes = jax.eval_shape(gradient, state, frozen, *first)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         total, _ = jax.lax.scan(add, zeros, micro_batches)
         return total

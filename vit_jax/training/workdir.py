@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
+from orbax.checkpoint.utils import checkpoint_steps
 
 import vit_jax
 from vit_jax.config import current_name, default_config, flatten
@@ -85,6 +86,12 @@ def check_apart_from_weights(directory: str | os.PathLike[str], init: str) -> No
             f"--workdir={directory} holds {weights[0].name}, a model whose description this run "
             "would write over: name another."
         )
+
+
+def has_checkpoints(directory: str | os.PathLike[str]) -> bool:
+    """Whether a run has saved its state there, so that starting it again resumes it."""
+    path = epath.Path(directory) / "checkpoints"
+    return path.exists() and bool(checkpoint_steps(path))
 
 
 def index_directory(directory: str | os.PathLike[str]) -> str:

@@ -14,6 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile
 from vit_jax.models import registry
+from vit_jax.parameters import OBJECTIVE
 from vit_jax.weights import architecture
 from vit_jax.weights.adapt import Adaptation, Report
 from vit_jax.weights.content import Hints, Weights
@@ -81,41 +82,57 @@ def build_model(
     return model
 
 
-def initialize_from(
+def read_initial_weights(
     path: str | os.PathLike[str],
     options: Any,
-    fresh: Mapping[str, Any],
     *,
     checkpoint: str | int = "latest",
     ema: bool = False,
+    source_grid: tuple[int, int] | None = None,
+) -> Weights:
+    """Weights to start training from, as they are in the file.
+
+    Args:
+      path, checkpoint, ema, source_grid: as for `load_model`.
+      options: of the model to train, complete.
+
+    Raises:
+      WeightsError: the file cannot be read, or does not say enough.
+    """
+    if not is_workdir(path) and not os.path.exists(path):
+        raise WeightsError(f"{path} does not exist: name the weights with --config.init=PATH.")
+    # Only these: the model's other options may be defaults, which say nothing about the file.
+    known = {key: getattr(options, key) for key in HINTS if hasattr(options, key)}
+    return read_weights(path, Hints(known, source_grid), checkpoint=checkpoint, ema=ema)
+
+
+def fit_weights(
+    weights: Weights,
+    options: Any,
+    fresh: Mapping[str, Any],
+    *,
     skip: str = "",
     class_names: Sequence[str] = (),
-    source_grid: tuple[int, int] | None = None,
     position_resize: str = "bilinear_corner",
-) -> tuple[dict[str, Any], Report, ModelFile]:
+) -> tuple[dict[str, Any], Report]:
     """Parameters to start training from.
 
     Args:
-      path, checkpoint, ema: as for `load_model`.
+      weights: from a file.
       options: of the model to train, complete.
-      fresh: its initial parameters, a nested dict of arrays.
+      fresh: its initial parameters, a nested dict of arrays or shapes.
       skip: regular expression of parameters that stay as in `fresh` all the same, by our names
         (`blocks/07/mlp/dense1/kernel`) or the file's.
       class_names: of the data; the head is kept only if the file's are the same or unknown.
-      source_grid, position_resize: as for `load_model`.
+      position_resize: as for `load_model`.
 
     Returns:
       The parameters, nested as `fresh`, those from the file as numpy arrays, masked where single
-      layers start fresh; what became of each; and the file's description, whose preprocessing the weights expect.
+      layers start fresh; and what became of each.
 
     Raises:
-      WeightsError: the file cannot be read, is of another architecture, or `skip` matches nothing.
+      WeightsError: the weights are of another architecture, or `skip` matches nothing.
     """
-    # Only these: the model's other options may be defaults, which say nothing about the file.
-    if not is_workdir(path) and not os.path.exists(path):
-        raise WeightsError(f"{path} does not exist: name the weights with --config.init=PATH.")
-    known = {key: getattr(options, key) for key in HINTS if hasattr(options, key)}
-    weights = read_weights(path, Hints(known, source_grid), checkpoint=checkpoint, ema=ema)
     flat = flatten_dict(fresh, sep="/")
     adaptation = Adaptation(
         weights=weights,
@@ -126,7 +143,7 @@ def initialize_from(
     )
     shapes = {name: tuple(array.shape) for name, array in flat.items()}
     parameters, report = adaptation.apply(shapes, flat.__getitem__)
-    return unflatten_dict(parameters, sep="/"), report, describe(weights, options)
+    return unflatten_dict(parameters, sep="/"), report
 
 
 def fresh_parameter(model_name: str, options: Any, name: str) -> jax.Array:
@@ -145,7 +162,8 @@ def check_complete(weights: Weights) -> None:
     for name in shapes:
         if name not in weights.parameters:
             raise WeightsError(f"{weights.path}: {name} is not in it.")
-    unknown = [*weights.unknown, *(weights.parameters.keys() - shapes.keys())]
+    others = [name for name in weights.parameters if name not in shapes]
+    unknown = [*weights.unknown, *(name for name in others if not name.startswith(f"{OBJECTIVE}/"))]
     if unknown:
         raise WeightsError(
             f"{weights.path}: {len(unknown)} tensors have no place in {weights.model_file.name}, "

@@ -12,20 +12,25 @@ from PIL import Image
 
 from tests.data.pictures import encode, random_image, smooth_image
 from vit_jax.data.images.randaugment_tf import randaug_tf
-from vit_jax.data.images.transforms import describe_training, eval_transform, train_transform
-from vit_jax.errors import ConfigError
+from vit_jax.data.images.transforms import (
+    describe_training,
+    eval_transform,
+    preprocessing_of,
+    train_transform,
+)
+from vit_jax.errors import ConfigError, DataError
 
 
 def test_other_channel_counts_are_refused(data):
-    for build in (train_transform, eval_transform):
+    for build, how in ((train_transform, data), (eval_transform, preprocessing_of(data))):
         with pytest.raises(ConfigError, match="1 or 3 channels, not 4"):
-            build(data, (8, 8), 4)
+            build(how, (8, 8), 4)
 
 
 @pytest.mark.slow
 def test_a_hundred_megapixels(data):
     content = encode(Image.new("RGB", (12_000, 9_000), (10, 20, 30)), compress_level=1)
-    image = eval_transform(data, (32, 32), 3)(content)
+    image = eval_transform(preprocessing_of(data), (32, 32), 3)(content)
     assert (image == (10, 20, 30)).all()
 
 
@@ -33,12 +38,24 @@ def pillow(image, size, resample, box=None):
     return np.asarray(Image.fromarray(image).resize(size[::-1], resample, box=box))
 
 
+def test_how_large_an_image_may_be(data):
+    data.max_image_gib = 1e-6
+    train = train_transform(data, (8, 8), 3)
+    evaluate = eval_transform(preprocessing_of(data), (8, 8), 3, data.max_image_gib)
+    with pytest.raises(DataError, match="raise max_image_gib=1e-06"):
+        train(encode(smooth_image(20, 20)), np.random.default_rng(0))
+    with pytest.raises(DataError, match="raise max_image_gib=1e-06"):
+        evaluate(encode(smooth_image(20, 20), "JPEG"))
+
+
 @pytest.mark.parametrize("encoded", [False, True])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_eval_resize_is_pillows(data, interpolation, encoded):
     image = random_image(60, 90)
     data.eval_crop, data.interpolation = "resize", interpolation
-    resized = eval_transform(data, (24, 32), 3)(encode(image) if encoded else image)
+    resized = eval_transform(preprocessing_of(data), (24, 32), 3)(
+        encode(image) if encoded else image
+    )
     expected = pillow(image, (24, 32), Image.Resampling[interpolation.upper()])
     np.testing.assert_array_equal(resized, expected)
 
@@ -47,11 +64,11 @@ def test_antialiasing_averages_and_its_absence_samples(data):
     stripes = np.zeros((64, 64, 3), np.uint8)
     stripes[:, ::2] = 255
     data.eval_crop = "resize"
-    averaged = eval_transform(data, (16, 16), 3)(stripes)[:, 1:-1].astype(int)
+    averaged = eval_transform(preprocessing_of(data), (16, 16), 3)(stripes)[:, 1:-1].astype(int)
     assert np.abs(averaged - 127.5).max() < 3
     data.antialias = False
     image = random_image(64, 64)
-    sampled = eval_transform(data, (16, 16), 3)(image)
+    sampled = eval_transform(preprocessing_of(data), (16, 16), 3)(image)
     # Half-pixel centres at a factor of 4 fall between pixels 1 and 2 of each 4.
     blocks = image.reshape(16, 4, 16, 4, 3)[:, 1:3, :, 1:3].astype(float)
     assert np.abs(sampled - blocks.mean((1, 3))).max() <= 1
@@ -62,7 +79,7 @@ def test_antialiasing_averages_and_its_absence_samples(data):
 def test_eval_center(data, height, width, antialias):
     data.eval_crop, data.eval_resize, data.antialias = "center", 40, antialias
     image = smooth_image(height, width)
-    cropped = eval_transform(data, (32, 30), 3)(image)
+    cropped = eval_transform(preprocessing_of(data), (32, 30), 3)(image)
     scale = 40 / min(height, width)
     size = (round(height * scale), round(width * scale))
     if antialias:
@@ -77,7 +94,7 @@ def test_eval_center(data, height, width, antialias):
 def test_the_centre_of_a_strip_is_that_of_the_whole(data, shape):
     data.eval_crop, data.eval_resize = "center", 8
     image = random_image(*shape)
-    found = eval_transform(data, (8, 8), 3)(image)
+    found = eval_transform(preprocessing_of(data), (8, 8), 3)(image)
     whole = pillow(image, (8 * shape[0] // 6, 8 * shape[1] // 6), Image.Resampling.BILINEAR)
     top, left = ((side - 8) // 2 for side in whole.shape[:2])
     assert np.abs(found.astype(int) - whole[top : top + 8, left : left + 8]).max() <= 1
@@ -90,7 +107,7 @@ def test_a_strip_fills_no_memory(data, text):
     tracemalloc.start()
     if text == "center":
         data.eval_crop = "center"
-        result = eval_transform(data, (224, 224), 3)(image)
+        result = eval_transform(preprocessing_of(data), (224, 224), 3)(image)
     else:
         data.train_crop = text
         result = train_transform(data, (224, 224), 3)(image, np.random.default_rng(0))
@@ -103,7 +120,7 @@ def test_a_strip_fills_no_memory(data, text):
 def test_eval_center_larger_than_the_image_is_refused(data):
     data.eval_crop, data.eval_resize = "center", 256
     with pytest.raises(ConfigError, match=r"eval_resize=256 is smaller than the 384×384"):
-        eval_transform(data, (384, 384), 3)
+        eval_transform(preprocessing_of(data), (384, 384), 3)
 
 
 @pytest.mark.parametrize("crop", ["resize", "pad(0)", "simple_random(0)"])
@@ -112,7 +129,7 @@ def test_an_image_of_the_right_size_is_untouched(data, crop):
     image = random_image(16, 24)
     rng = np.random.default_rng(0)
     np.testing.assert_array_equal(train_transform(data, (16, 24), 3)(image, rng), image)
-    np.testing.assert_array_equal(eval_transform(data, (16, 24), 3)(image), image)
+    np.testing.assert_array_equal(eval_transform(preprocessing_of(data), (16, 24), 3)(image), image)
 
 
 def test_train_flip_mirrors_half(data):
@@ -129,14 +146,21 @@ def test_channels(data):
         for channels in (1, 3):
             size = (6, 7)
             assert train_transform(data, size, channels)(image, rng).shape == (6, 7, channels)
-            assert eval_transform(data, size, channels)(image).shape == (6, 7, channels)
+            assert eval_transform(preprocessing_of(data), size, channels)(image).shape == (
+                6,
+                7,
+                channels,
+            )
             data.antialias = not data.antialias
 
 
 def test_transforms_are_picklable(data):
     image = random_image()
-    for build, arguments in ((train_transform, (np.random.default_rng(0),)), (eval_transform, ())):
-        transform = pickle.loads(pickle.dumps(build(data, (8, 8), 3)))
+    for build, how, arguments in (
+        (train_transform, data, (np.random.default_rng(0),)),
+        (eval_transform, preprocessing_of(data), ()),
+    ):
+        transform = pickle.loads(pickle.dumps(build(how, (8, 8), 3)))
         assert transform(image, *arguments).shape == (8, 8, 3)
 
 
@@ -173,10 +197,10 @@ import io, resource, sys
 import numpy as np
 from PIL import Image
 from vit_jax import config
-from vit_jax.data.images.transforms import eval_transform
+from vit_jax.data.images.transforms import eval_transform, preprocessing_of
 
 data = config.default_config().data
-transform = eval_transform(data, (32, 32), 3)
+transform = eval_transform(preprocessing_of(data), (32, 32), 3)
 file = io.BytesIO()
 Image.new("RGB", (64, 48), "red").save(file, "PNG")
 transform(file.getvalue())

@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.data.pictures import encode, photograph, random_image
 from vit_jax.data.images.picture import decode, decode_for_later
-from vit_jax.data.images.transforms import eval_transform, train_transform
+from vit_jax.data.images.transforms import eval_transform, preprocessing_of, train_transform
 from vit_jax.data.loading.cache import Cached
 from vit_jax.data.sources.arrays import Arrays
 from vit_jax.data.sources.examples import Example
@@ -105,7 +105,7 @@ def test_crops_are_the_same_as_from_files(data, antialias, orientation):
 
 def test_great_reductions_of_what_is_held_are_pillows(data):
     content = encode(photograph(300, 400), "JPEG")
-    whole = eval_transform(data, (16, 16), 3)
+    whole = eval_transform(preprocessing_of(data), (16, 16), 3)
     np.testing.assert_allclose(
         whole(decode_for_later(content, 3)), whole(decode(content, 3)), rtol=0, atol=0
     )

@@ -41,7 +41,8 @@ def check_size(kind: str, height: int, width: int, file_bytes: int, max_bytes: i
     raise DataError(
         f"cannot decode the image (a {kind} file of {file_bytes:,} bytes with {width:,}×{height:,} "
         f"pixels, {decoded / 2**30:.2f} GiB: more than it may take; if it is a picture, raise "
-        f"config.data.max_image_gib={max_bytes / 2**30:g})"
+        f"max_image_gib={max_bytes / 2**30:.2g}: of a run config.data.max_image_gib, of other "
+        "commands --max_image_gib)"
     )
 
 

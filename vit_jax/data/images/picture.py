@@ -18,11 +18,13 @@ from vit_jax.errors import ConfigError, DataError
 Image.MAX_IMAGE_PIXELS = None  # `check_size` is asked instead.
 MAX_BYTES = int(MAX_IMAGE_GIB * 2**30)
 
+Image.init()
 # Of Pillow's formats those that hold pixels, and nothing that it hands on to other programs.
-_FORMATS = (
-    *("AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "MPO", "PCX", "PNG", "PPM", "QOI", "SGI"),
-    *("TGA", "TIFF", "WEBP"),
+_PIXEL_FORMATS = (
+    *("AVIF", "BMP", "DDS", "DIB", "GIF", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "PSD", "QOI"),
+    *("SGI", "SUN", "TGA", "TIFF", "WEBP"),
 )
+_FORMATS = tuple(name for name in _PIXEL_FORMATS if name in Image.OPEN)  # Builds may lack some.
 # First bytes, and after how many of them: of formats that are known, whether or not they can be read.
 _SIGNATURES = {
     (0, b"\xff\xd8\xff"): "JPEG",
@@ -38,8 +40,9 @@ _SIGNATURES = {
     (0, b"\0\0\0\x0cJXL "): "JPEG XL",
     (0, b"%!PS"): "PostScript",
     (0, b"%PDF"): "PDF",
+    (0, b"\0\0\1\0"): "ICO",
 }
-_UNREAD = ("HEIC", "JPEG XL", "PostScript", "PDF")
+_UNREAD = ("HEIC", "JPEG XL", "PostScript", "PDF", "ICO")
 
 # uint8 [H, W, C], a Pillow image of mode "L" or "RGB", or a file that is decoded when needed.
 Picture = np.ndarray | Image.Image | Jpeg
@@ -146,9 +149,8 @@ def as_array(image: Picture) -> np.ndarray:
 def as_pillow(image: Picture) -> Image.Image:
     """The image as a Pillow image of mode "L" or "RGB"."""
     if isinstance(image, Jpeg) and image.pixels is None:
-        return _open_with_pillow(
-            image.content, image.channels, sys.maxsize
-        )  # It is checked already.
+        # Its size is checked already.
+        return _open_with_pillow(image.content, image.channels, sys.maxsize)
     if isinstance(image, Jpeg):
         image = as_array(image)
     if isinstance(image, Image.Image):

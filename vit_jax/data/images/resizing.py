@@ -6,9 +6,9 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import cv2
-import ml_collections
 import numpy as np
 from PIL import Image
 
@@ -30,9 +30,16 @@ _LONGEST = 16  # Times the size that is cut out, or the width: what is made of a
 _GREATEST_REDUCTION = 8  # What this filter does in time; Pillow's costs the same for any.
 
 
-def resizer(data: ml_collections.ConfigDict) -> Resizer:
-    """The function (Picture, size, box=None) -> uint8 [*size, C] that `config.data` asks for."""
-    return functools.partial(_resize, interpolation=data.interpolation, antialias=data.antialias)
+class Resampling(Protocol):
+    """How pixels are computed from pixels: `config.data` says so, and a model's preprocessing."""
+
+    interpolation: str
+    antialias: bool
+
+
+def resizer(how: Resampling) -> Resizer:
+    """The function (Picture, size, box=None) -> uint8 [*size, C]."""
+    return functools.partial(_resize, interpolation=how.interpolation, antialias=how.antialias)
 
 
 def without_excess(

@@ -14,10 +14,12 @@ import numpy as np
 
 from vit_jax.data.images.augmentation import AUGMENTATIONS
 from vit_jax.data.images.crops import CROPS
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.picture import mode_of, open_picture, size_of
 from vit_jax.data.images.resizing import Resizer, resizer, without_excess
 from vit_jax.errors import ConfigError
 from vit_jax.grammar import Operation, parse
+from vit_jax.model_file import Preprocessing
 
 
 def train_operations(data: ml_collections.ConfigDict) -> tuple[Operation, tuple[Operation, ...]]:
@@ -94,36 +96,51 @@ def _train(
     return array
 
 
+def preprocessing_of(data: ml_collections.ConfigDict) -> Preprocessing:
+    """How `config.data` prepares images for evaluation and for use."""
+    return Preprocessing(
+        mean=tuple(data.mean),
+        std=tuple(data.std),
+        crop=data.eval_crop,
+        resize=data.eval_resize,
+        interpolation=data.interpolation,
+        antialias=data.antialias,
+    )
+
+
 def eval_transform(
-    data: ml_collections.ConfigDict, image_size: tuple[int, int], channels: int
+    preprocessing: Preprocessing,
+    image_size: tuple[int, int],
+    channels: int,
+    max_image_gib: float = MAX_IMAGE_GIB,
 ) -> Callable[[bytes | np.ndarray], np.ndarray]:
     """Builds the evaluation transform.
 
-    "resize" resizes the whole image; "center" brings the smaller side to `data.eval_resize`, then
-    cuts `image_size` out of the middle.
+    "resize" resizes the whole image; "center" brings the smaller side to `preprocessing.resize`,
+    then cuts `image_size` out of the middle.
 
     Returns:
         A picklable function of an encoded file or uint8 [H, W, C] to uint8 [*image_size, channels].
 
     Raises:
-        ConfigError: `channels` is not 1 or 3, or `data.eval_resize` is smaller than the crop.
+        ConfigError: `channels` is not 1 or 3, or `resize` is smaller than the crop.
     """
     mode_of(channels)
     height, width = image_size
-    if data.eval_crop == "center" and data.eval_resize < max(height, width):
+    smaller_side = preprocessing.resize if preprocessing.crop == "center" else None
+    if smaller_side is not None and smaller_side < max(height, width):
         raise ConfigError(
-            f"config.data.eval_resize={data.eval_resize} is smaller than the {height}×{width} pixels "
+            f"config.data.eval_resize={smaller_side} is smaller than the {height}×{width} pixels "
             "that config.data.eval_crop=center cuts out: make it larger, or set "
             "--config.data.eval_crop=resize."
         )
-    smaller_side = data.eval_resize if data.eval_crop == "center" else None
     return functools.partial(
         _evaluate,
         channels=channels,
-        max_bytes=int(data.max_image_gib * 2**30),
+        max_bytes=int(max_image_gib * 2**30),
         size=(height, width),
         smaller_side=smaller_side,
-        resize=resizer(data),
+        resize=resizer(preprocessing),
     )
 
 

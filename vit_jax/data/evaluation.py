@@ -1,0 +1,143 @@
+"""Splits as a model is evaluated on them: every example once, in order, labelled by its classes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from vit_jax.data.classes import LabelledForModel, match_classes
+from vit_jax.data.loading import pipeline
+from vit_jax.data.loading.chunks import Skipping
+from vit_jax.data.sources.examples import Source
+from vit_jax.data.sources.registry import open_source
+from vit_jax.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+COUNTED_BY_MODEL = ("fake", "tfds")  # Sources that may not know how many classes they have.
+
+Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split of a source, and its batches."""
+
+    source: Source
+    data: EvaluationData
+    skipping: Skipping | None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def batches(self) -> Iterator[Batch]:
+        """Every example once, in order; the last batch is padded and masked. Close it when done."""
+        config = self.data.config
+        batches = pipeline.batches(
+            self.source,
+            self.data.transform,
+            batch_size=self.data.batch_size,
+            sharding=self.data.rows,
+            seed=None,
+            skipping=self.skipping,
+            num_threads=config.num_threads,
+            num_workers=max(config.num_workers, 0),  # By default none: starting them takes long.
+        )
+        return self.data.watch(batches, len(self))
+
+    def count_skipped(self, count: int) -> dict[str, int]:
+        """`skipped`: the examples that could not be read, where `count` could; or nothing.
+
+        Raises DataError if they are more than `data.max_skipped`.
+        """
+        if not self.skipping:
+            return {}
+        skipped, total, limit = len(self) - count, len(self), self.data.config.max_skipped
+        if skipped > limit * total:
+            raise DataError(
+                f"{skipped:,} of {total:,} evaluation examples cannot be read, more than "
+                f"config.data.max_skipped={limit}: the log names each."
+            )
+        return {"skipped": skipped}
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationData:
+    """Opens the splits that evaluators name, as one model sees them.
+
+    Attributes:
+      config: `config.data`: the source where an evaluator names none, and how it is read.
+      transform: (encoded file or uint8 [H, W, C]) -> uint8 [*image_shape].
+      image_shape: (height, width, channels) of the model's input.
+      class_names: of the model; empty if unknown: then classes are matched by number.
+      num_classes: of the model.
+      batch_size: over all devices.
+      rows: the sharding of a batch's rows.
+      watch: given every pass over batches and its number of examples, returns the batches.
+      opened: the examples of what was opened, by its name.
+    """
+
+    config: ConfigDict
+    transform: Callable[..., np.ndarray]
+    image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    num_classes: int
+    batch_size: int
+    rows: jax.sharding.Sharding
+    watch: Callable[[Iterator[Batch], int], Iterator[Batch]] = lambda batches, count: batches
+    opened: dict[str, Source] = dataclasses.field(default_factory=dict)
+
+    def open(self, source: str = "", split: str = "", *, own_classes: bool = False) -> Split:
+        """Opens a split; empty: the run's own source, and its evaluation split.
+
+        Its labels are the model's, unless `own_classes`: then they are the source's.
+
+        Raises:
+          ConfigError: `source` or `split` is malformed.
+          DataError: the data is missing.
+          ClassesDifferError: its classes are not the model's.
+        """
+        name = source or self.config.source
+        examples = self.examples(name, split)
+        if not own_classes:
+            examples = self._labelled(examples, name)
+        skipping = None
+        if self.config.on_error == "skip":
+            num_classes = len(examples.class_names) if own_classes else self.num_classes
+            skipping = Skipping.of(examples, self.image_shape, num_classes)
+        return Split(examples, self, skipping)
+
+    def examples(self, source: str = "", split: str = "") -> Source:
+        """The examples of a split, with the source's own classes; several evaluators share them."""
+        name = source or self.config.source
+        key = f"{name} {split}".strip()
+        if key not in self.opened:
+            self.opened[key] = self._open(name, split)
+        return self.opened[key]
+
+    def _open(self, name: str, split: str) -> Source:
+        data = self.config.copy_and_resolve_references()
+        if name != data.source:  # What belongs to the run's own source does not to another.
+            data.source, data.label, data.classes, data.eval_split = name, "", (), ""
+        height, width, channels = self.image_shape
+        knows_classes = name.partition(":")[0] not in COUNTED_BY_MODEL
+        return open_source(
+            data,
+            split or data.eval_split,
+            image_size=(height, width),
+            channels=channels,
+            num_classes=0 if knows_classes else self.num_classes,
+        )
+
+    def _labelled(self, source: Source, name: str) -> Source:
+        """The source with the model's labels."""
+        labels, remark = match_classes(self.class_names, self.num_classes, source.class_names)
+        if not remark:
+            return source
+        logger.info("%s: %s.", name, remark)
+        return LabelledForModel(source, labels, self.num_classes)

@@ -1,0 +1,156 @@
+"""What every objective is: the turn from a batch to a loss, and all that this turn needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from vit_jax.network import Network
+
+Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B], ...
+Auxiliary = dict[str, jax.Array]  # named values of each example, [B] or [B, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The classes of a run's data.
+
+    Attributes:
+      names: of the classes; empty if unknown.
+      num_classes: K.
+      several: whether an image has any number of them, so that its label is float32 [K].
+    """
+
+    names: tuple[str, ...]
+    num_classes: int
+    several: bool = False
+
+    def name(self, index: int) -> str:
+        """A class's name, or its number where names are unknown."""
+        return self.names[index] if self.names else str(index)
+
+
+class Objective:
+    """Turns batches into losses. One subclass, in a file of its own, is a new objective.
+
+    Attributes:
+      Options: a frozen dataclass of the keys of `config.objective` that it reads; fields are
+        annotated with `vit_jax.kinds`.
+      EVALUATORS: those that run where `config.evaluators` is empty, in that key's grammar.
+      BEST_METRIC: what the best checkpoint has most of; with "-" before it: least of.
+      EVALUATION_LOSS: of `vit_jax.objectives.losses`, for evaluators that measure one.
+    """
+
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        """The objective's keys of `config.objective`."""
+
+    EVALUATORS: ClassVar[str] = "classification"
+    BEST_METRIC: ClassVar[str] = "eval/accuracy"
+    EVALUATION_LOSS: ClassVar[str] = "softmax"
+
+    def __init__(self, options: Any, network: Network, labels: Labels):
+        """Allocates nothing.
+
+        Args:
+          options: an instance of `Options`.
+          network: the model, as a function of its parameters.
+          labels: the data's classes.
+
+        Raises:
+          ConfigError: the options do not fit the model or the data.
+        """
+        self.options, self.network, self.labels = options, network, labels
+
+    def init(self, key: jax.Array) -> dict:
+        """Parameters of its own, float32: the subtree `objective` of the run's parameters.
+
+        They are initialised, sharded, optimised, averaged and saved as the model's are; a
+        classifier that is made of the checkpoint does not have them.
+        """
+        del key
+        return {}
+
+    def frozen(self) -> dict:
+        """Arrays that are neither trained nor saved, such as a teacher's parameters."""
+        return {}
+
+    def abstract_frozen(self) -> dict:
+        """Their shapes and types, with nothing read or allocated where that is dear."""
+        return jax.eval_shape(self.frozen)
+
+    def state(self, params: dict) -> dict:
+        """Arrays that `update` changes and checkpoints keep, such as an averaged teacher.
+
+        A pure function of the run's initial parameters.
+        """
+        del params
+        return {}
+
+    def prepare(self, batch: Batch, seed: int, step: jax.Array) -> Batch:
+        """The whole batch before micro-batches are made of it: mixing, corruption, views.
+
+        Args:
+          batch: as the data gives it, each array with a leading axis of B.
+          seed: the run's.
+          step: int32 [], completed updates. What is random follows from seed and step alone.
+        """
+        del seed, step
+        return batch
+
+    def loss(
+        self, params: dict, frozen: dict, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, Auxiliary]:
+        """The loss [B] of each example, and named values of each example.
+
+        Args:
+          params: the model's, with this objective's own under `objective`.
+          frozen: what `frozen` returned, and what `state` and `update` did.
+          batch: a micro-batch of what `prepare` returned.
+          key: of dropout and the like.
+
+        Means of values [B] over the batch are logged as `train/<name>`; of others, [B, ...], they
+        go to `update` only.
+        """
+        raise NotImplementedError
+
+    def update(self, state: dict, params: dict, auxiliary: dict) -> dict:
+        """The next `state`, after an update.
+
+        Args:
+          state: the last one.
+          params: the new ones.
+          auxiliary: means over the batch of the values that `loss` returned.
+        """
+        del params, auxiliary
+        return state
+
+    def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """A prepared batch for people: pixels [B, H, W, C] in 0 … 255, and what captions say."""
+        return batch["image"], batch["label"]
+
+    def captions(self, values: np.ndarray) -> list[list[str]]:
+        """The lines under each image, of the second value that `show` returned."""
+        return [self._classes_in(value) for value in values]
+
+    def _classes_in(self, label: np.ndarray) -> list[str]:
+        """A label's class, or the classes of a target [K], the likeliest first, with their shares."""
+        if not np.ndim(label):
+            return [self.labels.name(int(label))]
+        classes = sorted(np.flatnonzero(label).tolist(), key=lambda index: -label[index])
+        names = [self.labels.name(index) for index in classes]
+        if len(classes) == 1:
+            return names
+        return [f"{label[index]:.0%} {name}" for index, name in zip(classes, names, strict=True)]
+
+    def describe(self) -> Sequence[str]:
+        """What is minimised, in a few words each."""
+        return [type(self).__name__]
+
+    def describe_images(self) -> Sequence[str]:
+        """A line for each thing that `prepare` does to the images."""
+        return []

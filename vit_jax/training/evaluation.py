@@ -1,0 +1,124 @@
+"""The run's evaluators: which are due, what they measure, and what makes a checkpoint the best."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+from ml_collections import ConfigDict
+
+from vit_jax.checkpoint import AVERAGED, TrainState
+from vit_jax.data.evaluation import EvaluationData
+from vit_jax.devices import distributed
+from vit_jax.errors import ConfigError
+from vit_jax.evaluators import Evaluator, read_evaluators
+from vit_jax.evaluators.base import Measure, Results, Setting
+from vit_jax.objectives import find_objective
+from vit_jax.training.experiment import Experiment
+
+logger = logging.getLogger(__name__)
+
+AUTO = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Evaluators with their data opened.
+
+    Attributes:
+      measures: each evaluator's, in their order.
+      total_steps: when the run ends, and all are due.
+      every_steps: how often those are due that do not say; 0: at the end only.
+      best_metric: what the best checkpoint has most of; with "-" before it: least of; "": none.
+      data: whose splits they measure on.
+    """
+
+    measures: tuple[tuple[Evaluator, Measure], ...]
+    total_steps: int
+    every_steps: int
+    best_metric: str
+    data: EvaluationData
+
+    def check_same(self) -> None:
+        """Raises DataError, in every process, unless all have equally many evaluation examples."""
+        for name, examples in self.data.opened.items():
+            distributed.check_same(f"evaluation examples of {name}", len(examples))
+
+    def due(self, step: int) -> list[tuple[Evaluator, Measure]]:
+        """The evaluators that measure the state after update `step`."""
+
+        def is_due(evaluator: Evaluator) -> bool:
+            every = evaluator.every_steps or self.every_steps
+            return step == self.total_steps or (every > 0 and step % every == 0)
+
+        return [pair for pair in self.measures if is_due(pair[0])]
+
+    def measure(self, step: int, state: TrainState, frozen: dict) -> Results:
+        """What those due at `step` measure, of the parameters and of their averages if there are."""
+        numbers, pictures = {}, {}
+        parts = {"": state.params} if state.ema is None else {"": state.params, AVERAGED: state.ema}
+        known = {**frozen, **state.objective}
+        for evaluator, measure in self.due(step):
+            for suffix, params in parts.items():
+                results = measure(params, known)
+                prefix = f"{evaluator.prefix}{suffix}"
+                numbers |= {f"{prefix}/{name}": value for name, value in results.numbers.items()}
+                pictures |= {f"{prefix}/{name}": image for name, image in results.pictures.items()}
+        return Results(numbers, pictures)
+
+
+def open_evaluation(experiment: Experiment, data: ConfigDict) -> Evaluation:
+    """The evaluators that `config.evaluators` lists, by default the objective's own.
+
+    Args:
+      experiment: the run.
+      data: its `config.data`, with a folder for indices.
+
+    Raises:
+      UserError: they cannot be read, their data cannot be used, or none measures the best metric.
+    """
+    config, setting = experiment.config, experiment.setting(data)
+    evaluators = read_evaluators(config.evaluators or experiment.objective.EVALUATORS)
+    return Evaluation(
+        measures=tuple((evaluator, evaluator.bind(setting)) for evaluator in evaluators),
+        total_steps=experiment.durations.total,
+        every_steps=experiment.durations.eval_every,
+        best_metric=measured_metric(config, setting, evaluators),
+        data=setting.data,
+    )
+
+
+def wanted_metric(config: ConfigDict) -> str:
+    """The metric that `config.best_metric` asks for; with "-" before it, the lowest is best.
+
+    "auto" is the objective's own, of the averages if there are any.
+    """
+    if config.best_metric != AUTO:
+        return config.best_metric
+    own, slash, name = find_objective(config.objective.name).BEST_METRIC.partition("/")
+    return f"{own}{AVERAGED if config.ema_decay else ''}{slash}{name}"
+
+
+def measured_metric(config: ConfigDict, setting: Setting, evaluators: Sequence[Evaluator]) -> str:
+    """The metric by which a checkpoint is the best, as `wanted_metric`; "": none is.
+
+    Raises ConfigError if no evaluator measures the metric that `config.best_metric` names.
+    """
+    measured = [
+        f"{evaluator.prefix}{suffix}/{name}"
+        for evaluator in evaluators
+        for suffix in ("", AVERAGED)[: 2 if config.ema_decay else 1]
+        for name in evaluator.metrics(setting)
+    ]
+    wanted = wanted_metric(config)
+    if not wanted or wanted.removeprefix("-") in measured:
+        return wanted
+    if config.best_metric == AUTO:  # Other evaluators than the objective's were asked for.
+        logger.info("No evaluator measures %s: no best checkpoint is kept.", wanted)
+        return ""
+    raise ConfigError(
+        f"config.best_metric={wanted!r} is not measured in this run: choose auto, one of "
+        f"{', '.join(measured)}, one of these with - before it for the lowest, or '' to keep no best "
+        "checkpoint."
+    )

@@ -1,0 +1,218 @@
+"""A run, assembled from its config: everything that training, plans and tests need, in one object.
+
+Nothing is allocated: states are shapes, types and shardings, and nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from vit_jax import objectives
+from vit_jax.checkpoint import TrainState
+from vit_jax.choices import chosen_options
+from vit_jax.config import Durations, durations, model_options
+from vit_jax.data.dataset import Batch, Dataset, train_batches
+from vit_jax.data.evaluation import EvaluationData
+from vit_jax.data.images.transforms import eval_transform, preprocessing_of
+from vit_jax.devices import sharding
+from vit_jax.evaluators import base as evaluators
+from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.models import registry
+from vit_jax.models.base import ModelOptions
+from vit_jax.network import Network
+from vit_jax.objectives.base import Labels, Objective
+from vit_jax.optimizer import build_optimizer
+from vit_jax.optimizer.groups import ParameterGroups, parameter_groups
+from vit_jax.optimizer.schedules import SCHEDULES, Schedule, make_schedule
+from vit_jax.training.state import (
+    Initializer,
+    abstract_frozen,
+    abstract_state,
+    initial_params,
+    make_initializer,
+)
+from vit_jax.training.step import TrainStep, make_train_step
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A config with all that follows from it, from its data and from the devices.
+
+    Attributes:
+      config: the run's.
+      mesh: of devices.
+      dataset: the training data.
+      options: of the model, complete.
+      preprocessing: of images; with the mean and deviation that the weights were made for.
+      network: the model as a function of its parameters.
+      objective: what is minimised.
+      durations: in updates.
+      schedule: the learning rate by the number of completed updates.
+      groups: how each parameter is trained.
+      initialize: how a state begins.
+      state: shapes, types and shardings.
+      frozen: the same of the objective's frozen arrays.
+      step: (state, frozen, batch) -> (state, metrics), jitted.
+    """
+
+    config: ConfigDict
+    mesh: Mesh
+    dataset: Dataset
+    options: ModelOptions
+    preprocessing: Preprocessing
+    network: Network
+    objective: Objective
+    durations: Durations
+    schedule: Schedule
+    groups: ParameterGroups
+    initialize: Initializer
+    state: TrainState
+    frozen: dict
+    step: TrainStep
+
+    @property
+    def model_file(self) -> ModelFile:
+        """The content of the run's `model.json`."""
+        options = dataclasses.asdict(self.options)
+        names = self.dataset.class_names
+        return ModelFile(
+            self.config.model.name,
+            options,
+            self.preprocessing,
+            names,
+            loss=self.objective.EVALUATION_LOSS,
+        )
+
+    @property
+    def batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes of one batch, split over the mesh."""
+        rows, size = sharding.batch_sharding(self.mesh), self.config.batch_size
+        image = (size, *self.options.image_size, self.options.channels)
+        targets = (self.options.num_classes,) if self.dataset.several_labels else ()
+        shapes = {
+            "image": (image, np.uint8),
+            "label": ((size, *targets), np.float32 if targets else np.int32),
+            "index": ((size,), np.int32),
+            "mask": ((size,), np.bool_),
+        }
+        return {
+            name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
+            for name, (shape, dtype) in shapes.items()
+        }
+
+    def batches(self, start: int, stop: int | None = None) -> Iterator[Batch]:
+        """The batches of updates `start` + 1 to `stop`, by default the last; close it when done."""
+        stop = self.durations.total if stop is None else stop
+        rows = sharding.batch_sharding(self.mesh)
+        return train_batches(self.config, self.dataset, rows, start=start, stop=stop)
+
+    def setting(self, data: ConfigDict) -> evaluators.Setting:
+        """What the run's evaluators may use; `data` is `config.data`, with a folder for indices."""
+        image_size, channels = self.options.image_size, self.options.channels
+        return evaluators.Setting(
+            network=self.network,
+            data=EvaluationData(
+                config=data,
+                transform=eval_transform(
+                    self.preprocessing, image_size, channels, data.max_image_gib
+                ),
+                image_shape=(*image_size, channels),
+                class_names=self.dataset.class_names,
+                num_classes=self.options.num_classes,
+                batch_size=self.config.batch_size,
+                rows=sharding.batch_sharding(self.mesh),
+            ),
+            loss=self.objective.EVALUATION_LOSS,
+            objective=self.objective,
+        )
+
+
+def make_experiment(
+    config: ConfigDict, mesh: Mesh, dataset: Dataset, source: ModelFile | None = None
+) -> Experiment:
+    """Assembles a run.
+
+    Args:
+      config: valid, see `vit_jax.config.validate`.
+      mesh: of `config.mesh`.
+      dataset: of `config.data`.
+      source: what the parameters that the run starts from were made for, whose mean and deviation
+        replace the config's; None: a fresh start.
+
+    Raises:
+      ConfigError: parts of the config do not fit each other.
+    """
+    sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
+    options = model_options(config, dataset.num_classes)
+    preprocessing = preprocessing_of(config.data)
+    if source is not None:
+        made_for = source.preprocessing
+        preprocessing = dataclasses.replace(preprocessing, mean=made_for.mean, std=made_for.std)
+    network = Network(model_structure(config.model.name, options), preprocessing, mesh)
+    labels = Labels(dataset.class_names, dataset.num_classes, dataset.several_labels)
+    objective = objectives.make_objective(config.objective, network, labels)
+
+    def params(key: jax.Array) -> dict:
+        return initial_params(config.model.name, options, objective, key)
+
+    groups = parameter_groups(config.optimizer, jax.eval_shape(params, jax.random.key(0)))
+    lengths = durations(config, dataset.num_examples)
+    schedule = build_schedule(config, lengths)
+    optimizer = build_optimizer(config.optimizer, schedule, groups)
+    initialize = make_initializer(config, params, objective, optimizer, groups.trainable)
+    state = abstract_state(initialize, config.seed, mesh)
+    return Experiment(
+        config=config,
+        mesh=mesh,
+        dataset=dataset,
+        options=options,
+        preprocessing=preprocessing,
+        network=network,
+        objective=objective,
+        durations=lengths,
+        schedule=schedule,
+        groups=groups,
+        initialize=initialize,
+        state=state,
+        frozen=abstract_frozen(objective, mesh),
+        step=make_train_step(config, objective, optimizer, groups.trainable, schedule, state, mesh),
+    )
+
+
+def model_structure(name: str, options: Any) -> nnx.GraphDef:
+    """The model without its parameters."""
+    key = jax.random.key(0)
+    return nnx.split(nnx.eval_shape(lambda: registry.build_model(name, key, options)))[0]
+
+
+def build_schedule(config: ConfigDict, durations: Durations) -> Schedule:
+    """The learning rate by the number of completed updates."""
+    warmup, cooldown, total = durations.warmup, durations.cooldown, durations.total
+    if warmup >= total or warmup + cooldown > total:
+        logger.warning(
+            "The run of %d steps has no room for its warm-up of %d and cooldown of %d: the learning "
+            "rate never peaks.",
+            total,
+            warmup,
+            cooldown,
+        )
+    return make_schedule(
+        config.schedule.name,
+        base=config.optimizer.learning_rate,
+        total_steps=total,
+        warmup_steps=warmup,
+        warmup_start=config.schedule.warmup_start,
+        cooldown_steps=cooldown,
+        **chosen_options(config.schedule, SCHEDULES),
+    )
