@@ -351,6 +351,27 @@ def test_text_and_the_reasons_of_what_cannot_be_read(model_path, pictures, capsy
     assert "3 of 5 files could not be read" in captured.err
 
 
+@pytest.mark.parametrize("format", ["text", "csv", "jsonl"])
+def test_names_cannot_act_on_a_terminal_or_a_spreadsheet(tmp_path, capsys, monkeypatch, format):
+    made = random_model("ViT-Ti/8", num_classes=2, **TINY)
+    made.class_names = ("=cmd|' /C calc'!A0", "\x1b]0;owned\x07\nforged.png: cat (100.00%)")
+    vit_jax.save_model(made, tmp_path / "model", "vit_jax")
+    monkeypatch.chdir(tmp_path)
+    names = ("-1\x1b[2K\n.png", "\x1b[31m.png")
+    Image.fromarray(PIXELS).save(tmp_path / names[0], "PNG")
+    (tmp_path / names[1]).touch()
+    assert run("model", ".", f"--format={format}") == 1
+    out, err = capsys.readouterr()
+    assert not any(ord(character) < 32 and character != "\n" for character in out + err)
+    assert len(out.splitlines()) == {"text": 2, "csv": 3, "jsonl": 2}[format]
+    if format == "csv":
+        cells = {cell for row in csv.reader(out.splitlines()) for cell in row}
+        assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
+    if format == "jsonl":
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert {os.path.basename(row["path"]) for row in rows} == set(names)
+
+
 def test_how_large_a_picture_may_be(model_path, pictures, capsys):
     path = pictures / "élève 1.png"
     assert run(model_path, path, "--max_image_gib=1e-6") == 2

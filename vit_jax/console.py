@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 
 from tqdm import tqdm
 
+from vit_jax.escaping import printable
+
 logger = logging.getLogger(__name__)
 
 
@@ -19,12 +21,21 @@ def setup_logging(process_index: int = 0) -> None:
     mark = f"[process {process_index}] " if process_index else ""
     handler = _ConsoleHandler()
     handler.setFormatter(
-        logging.Formatter(f"%(levelname).1s %(asctime)s {mark}%(message)s", datefmt="%H:%M:%S")
+        _Formatter(f"%(levelname).1s %(asctime)s {mark}%(message)s", datefmt="%H:%M:%S")
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax and Grain log through absl.
     level = logging.WARNING if process_index else logging.INFO
     logging.getLogger("vit_jax").setLevel(level)
+
+
+class _Formatter(logging.Formatter):
+    """Escapes what would act on a terminal, and indents further lines, so that none looks like a
+    message of its own.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n\t").replace("\n", "\n  ")
 
 
 class _ConsoleHandler(logging.Handler):

@@ -41,6 +41,7 @@ from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation import EvaluationData
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError, UserError
+from vit_jax.escaping import csv_row, printable
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.base import Setting
 from vit_jax.inference import Classifier, make_classifier, make_transform
@@ -277,16 +278,16 @@ def as_percent(value: float | None) -> str:
 
 def table_row(tasks: Sequence[Task]) -> str:
     """The format of the table's rows, as wide as the names in it."""
-    names = max(len(task.model) for task in tasks)
-    places = max(len(task.place) for task in tasks)
+    names = max(len(printable(task.model)) for task in tasks)
+    places = max(len(printable(task.place)) for task in tasks)
     return f"{{:{names}}}  {{:{places}}}" + "  {:>8}" * 5
 
 
 def cells(task: Task, result: Result) -> tuple[str, ...]:
     """A row of the table."""
     return (
-        task.model,
-        task.place,
+        printable(task.model),
+        printable(task.place),
         "–" if result.count is None else f"{result.count:,}",
         as_percent(result.accuracy),
         as_percent(result.top5_accuracy),
@@ -304,9 +305,9 @@ def write_csv(path: str, results: Sequence[Result]) -> None:
     """Writes a row for each result under a header."""
     names = [field.name for field in dataclasses.fields(Result) if field.name != "metrics"]
     with epath.Path(path).open("w") as file:
-        writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(map(vars, results))
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(csv_row(getattr(each, name) for name in names) for each in results)
 
 
 def write_results(results: Sequence[Result], flags: argparse.Namespace) -> None:

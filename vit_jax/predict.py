@@ -45,6 +45,7 @@ from vit_jax.data.picture_files import find_files, read_ahead
 from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError
+from vit_jax.escaping import csv_row, printable
 from vit_jax.inference import (
     Transform,
     class_names_of,
@@ -262,7 +263,7 @@ def write_text(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> N
     for prediction in predictions:
         classes = (f"{name} ({probability:.2%})" for _, name, probability in prediction.classes)
         answer = f"error: {prediction.error}" if prediction.error else ", ".join(classes) or "none"
-        print(f"{prediction.path}: {answer}", file=file, flush=True)
+        print(printable(f"{prediction.path}: {answer}"), file=file, flush=True)
 
 
 def write_csv(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> None:
@@ -274,7 +275,7 @@ def write_csv(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> No
     for prediction in predictions:
         ranked = ((name, index, f"{p:.6g}") for index, name, p in prediction.classes)
         cells = [prediction.path, prediction.error, *itertools.chain.from_iterable(ranked)]
-        writer.writerow(cells + [""] * (2 + 3 * top_k - len(cells)))
+        writer.writerow(csv_row(cells) + [""] * (2 + 3 * top_k - len(cells)))
         file.flush()
 
 
@@ -287,7 +288,8 @@ def write_jsonl(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> 
             for index, name, p in prediction.classes
         ]
         row = {"path": prediction.path, "error": prediction.error or None, "classes": classes}
-        print(json.dumps(row, ensure_ascii=False, allow_nan=False), file=file, flush=True)
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+        print(printable(text), file=file, flush=True)  # It says the same to a JSON reader.
 
 
 ENDINGS = {".txt": "text", ".csv": "csv", ".jsonl": "jsonl"}  # Of files -> their format.

@@ -36,6 +36,7 @@ from vit_jax.data.sources.exclusions import as_line, quoted
 from vit_jax.data.sources.registry import open_source
 from vit_jax.deduplicate.fingerprints import SIZE, fingerprint, nearest, same
 from vit_jax.errors import ConfigError, DataError
+from vit_jax.escaping import printable
 
 DISTANCE = 6  # Of 64 bits; docs/data.md has what it was measured by.
 FARTHEST = 12  # Beyond it, unlike pictures are taken for the same, and the search takes long.
@@ -179,7 +180,7 @@ def find_matches(examples: Images, tests: Sequence[Images], limit: int) -> dict[
 
 def write_list(path: str, command: str, examples: Images, matches: dict[int, Match]) -> None:
     """Writes the list, whole or not at all; raises ConfigError if it cannot."""
-    lines = ["# " + command.replace("\n", " ") + "\n"]
+    lines = ["# " + printable(command) + "\n"]
     for index, match in sorted(matches.items()):
         how = "same pixels as" if match.bits < 0 else f"{match.bits} of 64 bits from"
         lines.append(as_line(examples.name_of(index), f"{how} {match.name}"))
