@@ -5,8 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(shell cat requirements.lock setup.py 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_PROCESSES ?= 2
+MUTANTS ?= 60
+MUTATION_MINUTES ?= 20
+MUTATION_SEED ?= 0
 
-.PHONY: demo test test-all lint format install clean
+.PHONY: demo test test-all mutate lint format install clean
 
 demo: install
 	$(BIN)/python -m vit_jax.main --config=configs/digits.py --workdir=runs/digits
@@ -16,6 +19,9 @@ test: lint
 
 test-all: lint
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=worksteal -m ''
+
+mutate: install
+	$(BIN)/python -m tests.mutation --mutants=$(MUTANTS) --minutes=$(MUTATION_MINUTES) --seed=$(MUTATION_SEED)
 
 lint: install
 	$(BIN)/ruff check .

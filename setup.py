@@ -42,7 +42,9 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(include=["vit_jax", "vit_jax.*"]),
+    # The config files travel with the package; a checkout has them beside it.
+    packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), "vit_jax.configs"],
+    package_dir={"vit_jax.configs": "configs"},
     install_requires=REQUIRED,
     extras_require={
         "cuda12": ["jax[cuda12]"],

@@ -29,8 +29,9 @@ from ml_collections import ConfigDict
 from vit_jax.errors import ConfigError
 from vit_jax.models.registry import model_options
 from vit_jax.recipes.arguments import choose, split_arguments
+from vit_jax.recipes.datasets import PRETRAINING
 from vit_jax.recipes.models import TRANSFORMERS
-from vit_jax.recipes.pretraining import DATASETS, held_out, pretraining
+from vit_jax.recipes.starts import held_out, pretraining
 
 
 class Level(NamedTuple):
@@ -82,7 +83,7 @@ def get_config(arguments: str = "b16") -> ConfigDict:
     defaults = DEFAULT_LEVELS[choose(arguments, dataset or "imagenet2012", DEFAULT_LEVELS)]
     model = choose(arguments, model or "b16", defaults)
     level = LEVELS[choose(arguments, level or defaults[model], LEVELS)]
-    data = DATASETS[dataset or "imagenet2012"]
+    data = PRETRAINING[dataset or "imagenet2012"]
 
     config = pretraining(TRANSFORMERS[model], data)
     config.batch_size = 4096

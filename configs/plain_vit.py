@@ -15,7 +15,8 @@ Every value is the paper's, and the authors' vit_s16_i1k.py in Big Vision.
 from ml_collections import ConfigDict
 
 from vit_jax.recipes.arguments import choose
-from vit_jax.recipes.pretraining import DATASETS, held_out, pretraining
+from vit_jax.recipes.datasets import IMAGENET
+from vit_jax.recipes.starts import held_out, pretraining
 
 EPOCHS = ("90", "150", "300")
 
@@ -23,7 +24,7 @@ EPOCHS = ("90", "150", "300")
 def get_config(arguments: str = "90") -> ConfigDict:
     """The recipe for EPOCHS."""
     epochs = choose(arguments, arguments or "90", EPOCHS)
-    config = pretraining("ViT-S/16", DATASETS["imagenet2012"])
+    config = pretraining("ViT-S/16", IMAGENET)
     config.batch_size = 1024
     config.total_epochs = float(epochs)
     config.warmup_steps = 10_000

@@ -19,8 +19,9 @@ from ml_collections import ConfigDict
 
 from vit_jax.models.registry import model_options
 from vit_jax.recipes.arguments import choose
+from vit_jax.recipes.datasets import IMAGENET
 from vit_jax.recipes.models import TRANSFORMERS
-from vit_jax.recipes.pretraining import DATASETS, held_out, pretraining
+from vit_jax.recipes.starts import held_out, pretraining
 
 MODELS = ("s32", "s16", "b32", "b16")
 
@@ -28,7 +29,7 @@ MODELS = ("s32", "s16", "b32", "b16")
 def get_config(arguments: str = "b32") -> ConfigDict:
     """The recipe for MODEL."""
     model = choose(arguments, arguments or "b32", MODELS)
-    config = pretraining(TRANSFORMERS[model], DATASETS["imagenet2012"])
+    config = pretraining(TRANSFORMERS[model], IMAGENET)
     config.batch_size = 4096
     config.total_epochs = 300.0
     config.warmup_steps = 10_000

@@ -16,10 +16,11 @@ from ml_collections import ConfigDict
 
 from vit_jax.models.registry import model_options
 from vit_jax.recipes.arguments import choose
-from vit_jax.recipes.pretraining import PretrainingData, pretraining
+from vit_jax.recipes.datasets import Dataset
+from vit_jax.recipes.starts import pretraining
 
 MODELS = {"g14": "ViT-g/14", "G14": "ViT-G/14"}
-JFT_3B = PretrainingData("", 3_000_000_000, 29_593, "")  # About 3 billion images.
+JFT_3B = Dataset("", 3_000_000_000, 29_593, "")  # About 3 billion images.
 
 
 def get_config(arguments: str = "g14") -> ConfigDict:

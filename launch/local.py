@@ -8,11 +8,14 @@ each two CPU devices) and signals. On a machine with GPUs each process takes its
 Output is passed on line by line, marked with the process it came from.
 
 Exit codes: 0 if all ended so; 75 if the run was stopped and saved; else that of the process that
-failed first, 128 + N for signal N. Whatever then still runs after --grace_seconds is killed.
+failed first, 128 + N for signal N. Whatever then still runs after --grace_seconds is killed; on
+Linux, whatever runs when this launcher itself is killed, too.
 """
 
 import argparse
 import contextlib
+import ctypes
+import functools
 import os
 import shlex
 import signal
@@ -28,6 +31,8 @@ from typing import BinaryIO
 PREEMPTED = 75  # vit_jax.training.preemption.EXIT_CODE
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 POLL_SECONDS = 0.1
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # Before any fork.
 
 received: list[int] = []  # Signals that came to this launcher.
 
@@ -96,7 +101,10 @@ def environment(index: int, num_processes: int) -> dict[str, str]:
 
 
 def start(command: Sequence[str], index: int, num_processes: int) -> subprocess.Popen:
-    """Starts one process; its session is its own, so that Ctrl-C reaches it through us only."""
+    """Starts one process; its session is its own, so that Ctrl-C reaches it through us only.
+
+    It is killed when this launcher ends, even by a signal that nobody can handle.
+    """
     process = subprocess.Popen(
         command,
         env={**os.environ, **environment(index, num_processes)},
@@ -104,6 +112,7 @@ def start(command: Sequence[str], index: int, num_processes: int) -> subprocess.
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=functools.partial(end_with, os.getpid()),
     )
     mark = f"[{index}] ".encode()
     outputs = (process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer)
@@ -113,6 +122,14 @@ def start(command: Sequence[str], index: int, num_processes: int) -> subprocess.
     for reader in process.readers:
         reader.start()
     return process
+
+
+def end_with(parent: int) -> None:
+    """Has Linux kill this process, a child just forked, when its parent ends."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It ended before.
+        os._exit(128 + signal.SIGKILL)
 
 
 def pass_on(source: BinaryIO, target: BinaryIO, mark: bytes) -> None:

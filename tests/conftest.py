@@ -22,18 +22,20 @@ flags.FLAGS.mark_as_parsed()  # Grain's worker processes read absl flags.
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_compilation_cache(tmp_path_factory):
-    """What one test compiled need not be compiled again by another one, nor by its own next run."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    compilation_cache.reset_cache()  # So that JAX looks again whether there is one.
+    """What was compiled once is not compiled again: by another test, a command, or a parallel worker.
 
-
-@pytest.fixture(scope="module")
-def cache_of_commands(tmp_path_factory):
-    """The same for the commands that a module's tests start."""
+    Lies where JAX_COMPILATION_CACHE_DIR says, if it does, for later sessions as well.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # The workers' folders lie in one.
+    directory = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(root / "compilation_cache")
+    options = {"compilation_cache_dir": directory, "persistent_cache_min_compile_time_secs": 0.1}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+        for name, value in options.items():
+            jax.config.update(f"jax_{name}", value)
+            patch.setenv(f"JAX_{name}".upper(), str(value))  # For the commands that tests start.
+        compilation_cache.reset_cache()  # So that JAX looks again whether there is one.
         yield
 
 

@@ -10,14 +10,13 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from configs import deit, deit3
 from configs.augreg import DEFAULT_LEVELS, LEVELS
-from vit_jax.config import default_config, flatten
+from configs.vtab import TASKS
+from vit_jax.config import default_config, flatten, resolved
 from vit_jax.config_file import load_config
-from vit_jax.recipes.deit import DEIT, DEIT3_EPOCHS, DEIT3_MODELS, ON_IMAGENET_21K
-from vit_jax.recipes.finetuning import TABLE_4
+from vit_jax.recipes.datasets import FINETUNING, PRETRAINING
 from vit_jax.recipes.models import ALL, RESNETS, TRANSFORMERS
-from vit_jax.recipes.pretraining import DATASETS
-from vit_jax.recipes.vtab import TASKS
 
 ROOT = pathlib.Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "configs"
@@ -31,27 +30,28 @@ PRESETS = {
     "folder": ["photos"],
     "augmentation": ["plain", "augmented"],
     "transfer": ["pretrain", "finetune", "scratch"],
-    "vit": [f"{model},{dataset}" for dataset in DATASETS for model in TRANSFORMERS]
+    "vit": [f"{model},{dataset}" for dataset in PRETRAINING for model in TRANSFORMERS]
     + ["l16,imagenet21k,30", "l16,jft300m,7", "r50_l16,jft300m,7"],
-    "bit": [f"{model},{dataset}" for dataset in DATASETS for model in RESNETS]
-    + [f"r50x1,{dataset},sgd" for dataset in DATASETS]
-    + [f"r50x1,{dataset},hyperrule" for dataset in TABLE_4],
+    "bit": [f"{model},{dataset}" for dataset in PRETRAINING for model in RESNETS]
+    + [f"r50x1,{dataset},sgd" for dataset in PRETRAINING]
+    + [f"r50x1,{dataset},hyperrule" for dataset in FINETUNING],
     "augreg": [f"{model},{dataset}" for dataset in DEFAULT_LEVELS for model in AUGREG_MODELS]
     + [f"b16,imagenet2012,{level}" for level in LEVELS]
     + [f"b16,imagenet21k,,{part}" for part in ("wd0.03", "drop", "wd0.1+drop", "wd0.03+drop")],
     "plain_vit": ["90", "150", "300"],
-    "deit": list(DEIT),
-    "deit3": [f"{model},{epochs}" for epochs in DEIT3_EPOCHS for model in DEIT3_MODELS]
+    "deit": list(deit.MODELS),
+    "deit3": [f"{model},{epochs}" for epochs in deit3.TABLE for model in deit3.MODELS]
     + [
         f"{model},{epochs},finetune"
-        for epochs in DEIT3_EPOCHS
-        for model in DEIT3_MODELS
-        if model != "s16" or epochs in ON_IMAGENET_21K
+        for epochs in deit3.TABLE
+        for model in deit3.MODELS
+        if model != "s16" or epochs in deit3.ON_IMAGENET_21K
     ],
     "scaling_vit": ["g14", "G14"],
     "sam": ["s32", "s16", "b32", "b16"],
     "finetune": [f"{model},cifar10" for model in ALL]
-    + [f"{model},{dataset}" for dataset in TABLE_4 for model in ("b16", "h14")],
+    + [f"{model},{dataset}" for dataset in FINETUNING for model in ("b16", "h14")]
+    + ["b16,imagenet2012,384"],
     "vtab": [f"{task},l16" for task in TASKS],
 }
 
@@ -68,10 +68,10 @@ def path_of(name: str) -> pathlib.Path:
 
 def text_of(name: str) -> str:
     """All presets of a config file: its source, then what differs from the defaults, a key a line."""
-    defaults = flatten(default_config())
+    defaults = resolved(default_config())
     parts = ["# " + ast.get_docstring(ast.parse(path_of(name).read_text())).splitlines()[0]]
     for arguments in PRESETS[name]:
-        config = flatten(load(name, arguments))
+        config = resolved(load(name, arguments))
         lines = [f"{key} = {config[key]!r}" for key in config if config[key] != defaults[key]]
         parts.append(
             "\n".join([f"--config=configs/{name}.py" + f":{arguments}" * bool(arguments), *lines])

@@ -9,6 +9,7 @@ import sys
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 ROOT = pathlib.Path(__file__).parent.parent
+LIMIT_SECONDS = 300  # For what must not hang: a limit, which measures nothing.
 EVERYTHING = (  # All that is random or keeps a state is on, and a layer frozen.
     "--config.data.augmentation=randaug_tf(1, 3) | random_erasing(0.3)",
     "--config.data.repeated_augmentation=2",

@@ -38,6 +38,14 @@ class Setup:
     def __init__(self, config, mesh):
         self.experiment = make_experiment(config, mesh, open_dataset(config))
 
+    @property
+    def abstract(self):
+        return self.experiment.state
+
+    @property
+    def trainable(self):
+        return self.experiment.groups.trainable
+
     def step(self, state, batch):
         return self.experiment.step(state, self.frozen, batch)
 

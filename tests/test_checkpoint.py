@@ -43,6 +43,33 @@ def steps_on_disk(workdir):
     return sorted(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdecimal())
 
 
+@pytest.mark.parametrize("others", [(7, 5), (5, 7), (7, 7, 0)], ids=str)
+def test_processes_that_would_resume_from_different_steps_end(opened, others, monkeypatch):
+    """In each of them, whichever step it sees itself."""
+    first = opened()
+    first.save(7, make_state(7), {})
+    first.wait()
+    given = []
+    monkeypatch.setattr(
+        checkpoint.distributed, "gather", lambda step: given.append(step) or np.array(others)
+    )
+    steps = ", ".join(map(str, others))
+    with pytest.raises(CheckpointError, match=f"processes see different checkpoints.* {steps}:"):
+        opened()
+    assert given == [7], "each says what it sees itself"
+    monkeypatch.setattr(checkpoint.distributed, "gather", lambda step: np.array([step] * 3))
+    assert opened().latest_step == 7
+
+
+def test_who_only_reads_agrees_with_nobody(opened, monkeypatch):
+    """Such as the evaluation of a run that goes on: the others would never answer."""
+    first = opened()
+    first.save(7, make_state(7), {})
+    first.wait()
+    monkeypatch.delattr(checkpoint.distributed, "gather")
+    assert opened(read_only=True).latest_step == 7
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("momentum_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("ema", [False, True], ids=["", "ema"])

@@ -29,10 +29,15 @@ def test_the_defaults_are_valid_but_for_the_missing_length():
 
 def test_every_key_says_what_it_is_for():
     source = pathlib.Path(config_lib.__file__).read_text()
-    # Not the lines that make a section: `config.data = data = ConfigDict()`.
-    declared = re.findall(r"^    \w+\.(\w+) = (?!_|\w+ = )(.*)$", source, re.MULTILINE)
-    assert len(declared) > 40
-    assert [name for name, rest in declared if "#" not in rest] == []
+    declared = re.findall(r"^    (\w+): ([a-z]\w*\(.*\)|[A-Z]\w+) = (.*)$", source, re.MULTILINE)
+    assert len(declared) > 80
+    # Choices and sections say it themselves.
+    silent = [
+        name
+        for name, kind, rest in declared
+        if "#" not in rest and "one_of" not in kind and f"{kind}()" != rest
+    ]
+    assert silent == []
 
 
 @pytest.mark.parametrize(
@@ -68,12 +73,12 @@ def test_values_of_another_type_cannot_be_set(key, value):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("batch_size", 0, "must be at least 1"),
-        ("total_steps", -1, "must be at least 0"),
-        ("total_epochs", float("inf"), "must be at least 0"),
-        ("warmup_epochs", float("nan"), "must be at least 0"),
-        ("log_every_steps", 0, "must be at least 1"),
-        ("keep_checkpoints", 0, "must be at least 1"),
+        ("batch_size", 0, "must be a whole number from 1 to 16777216"),
+        ("total_steps", -1, "number, at least 0"),
+        ("total_epochs", float("inf"), "a number from 0 to 1000000"),
+        ("warmup_epochs", float("nan"), "a number from 0 to 1000000"),
+        ("log_every_steps", 0, "must be a whole number, at least 1"),
+        ("keep_checkpoints", 0, "must be a whole number, at least 1"),
         ("ema_decay", 1.0, "less than 1"),
         ("ema_decay", -0.1, "at least 0"),
         ("objective.loss", "hinge", "softmax, sigmoid"),
@@ -83,52 +88,90 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("init_source_grid", (14,), "rows, columns"),
         ("init_source_grid", (14, -20), "rows, columns"),
         ("data.held_out_fraction", 0.95, "from 0 to 0.9"),
-        ("data.classes", (0, 1), "names in quotes"),
-        ("data.mean", (0.5, float("nan"), 0.5), "finite numbers from 0 on"),
-        ("data.std", (0.0,), "must be positive numbers"),
+        ("data.classes", (0, 1), "each element a name in quotes"),
+        ("data.mean", (0.5, float("nan"), 0.5), "each element a number, at least 0"),
+        ("data.std", (0.0,), "each element a positive number"),
         ("data.mean", (), "one number for all channels, or 3"),
         ("data.std", (0.5, 0.5), "one number for all channels, or 3"),
-        ("data.num_classes", -1, "must be at least 0"),
-        ("sweep.learning_rates", (0.1, -1.0), "finite numbers from 0 on"),
-        ("sweep.learning_rates", (0.1, float("nan")), "finite numbers from 0 on"),
-        ("sweep.learning_rates", ("a",), "finite numbers from 0 on"),
+        ("data.num_classes", -1, "number, at least 0"),
+        ("sweep.learning_rates", (0.1, -1.0), "each element a number, at least 0"),
+        ("sweep.learning_rates", (0.1, float("nan")), "each element a number, at least 0"),
+        ("sweep.learning_rates", ("a",), "each element a number, at least 0"),
         ("data.train_crop", "incepton", "the nearest: inception"),
         ("data.train_crop", "", "must be one of inception, random_resized"),
         ("data.train_crop", "inception | pad", "must be one of inception, random_resized"),
-        ("data.repeated_augmentation", 0, "must be at least 1"),
+        ("data.repeated_augmentation", 0, "must be a whole number, at least 1"),
         ("data.augmentation", "randaug(2)", "the nearest: randaug_tf"),
         ("data.eval_crop", "centre", "the nearest: center"),
         ("data.interpolation", "linear", "the nearest: bilinear"),
-        ("objective.mixing.mixup_alpha", -0.1, "must be at least 0"),
-        ("objective.mixing.probability", 1.1, "must be from 0 to 1"),
+        ("objective.mixing.mixup_alpha", -0.1, "number, at least 0"),
+        ("objective.mixing.probability", 1.1, "must be a number from 0 to 1"),
         ("objective.mixing.form", "timm", "big_vision, deit"),
-        ("model.num_classes", -1, "must be at least 0"),
+        ("model.num_classes", -1, "number, at least 0"),
         ("optimizer.name", "adam", "the nearest: adamw"),
-        ("optimizer.learning_rate", -1.0, "must be at least 0"),
-        ("optimizer.learning_rate", float("nan"), "must be at least 0"),
+        ("optimizer.learning_rate", -1.0, "number, at least 0"),
+        ("optimizer.learning_rate", float("nan"), "number, at least 0"),
         ("optimizer.b1", 1.0, "less than 1"),
         ("optimizer.momentum_dtype", "float16", "float32, bfloat16"),
-        ("optimizer.accumulation_steps", 0, "must be at least 1"),
+        ("optimizer.accumulation_steps", 0, "must be a whole number, at least 1"),
         ("optimizer.layer_decay", 0.0, "from 0.01 to 1"),
-        ("optimizer.rate_multipliers", (("^head/", -1.0),), "pairs"),
-        ("optimizer.rate_multipliers", ("^head/", 2.0), "pairs"),
-        ("optimizer.rate_multipliers", (("^head/", True),), "pairs"),
+        ("optimizer.rate_multipliers", (("^head/", -1.0),), "each element a pair"),
+        ("optimizer.rate_multipliers", ("^head/", 2.0), "each element a pair"),
+        ("optimizer.rate_multipliers", (("^head/", True),), "each element a pair"),
         ("optimizer.decay_multipliers", (("(", 1.0),), "unterminated"),
         ("optimizer.decay_multipliers", ((3, 1.0),), "first argument"),
-        ("optimizer.sharpness.rho", -0.1, "must be at least 0"),
+        ("optimizer.sharpness.rho", -0.1, "number, at least 0"),
         ("objective.label_smoothing", 1.0, "less than 1"),
-        ("schedule.boundaries", (0.3, 200), "shares of the run, from 0 to 1"),
-        ("schedule.end", -1.0, "must be at least 0"),
+        ("schedule.boundaries", (0.3, 200), "each element a number from 0 to 1"),
+        ("schedule.end", -1.0, "number, at least 0"),
         ("schedule.name", "cosin", "the nearest: cosine"),
-        ("mesh.slices", -1, "must be at least 0"),
-        ("mesh.data", -2, "must be at least -1"),
-        ("profile.num_steps", -1, "must be at least 0"),
+        ("mesh.slices", -1, "number, at least 0"),
+        ("mesh.data", -2, "whole number, at least -1"),
+        ("profile.num_steps", -1, "number, at least 0"),
     ],
 )
 def test_impossible_values_are_named(key, value, message):
     with pytest.raises(ConfigError, match=message) as error:
         validate(changed(**{key: value}))
     assert f"config.{key}=" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batch_size", 10**20),
+        ("seed", 10**6000),
+        ("total_steps", 10**30),
+        ("total_epochs", 1e300),
+        ("mesh.fsdp", 10**30),
+        ("data.mean", (10**3000,)),
+        ("init_source_grid", (10**30, 2)),
+        ("init_skip", "(" * 100_000),
+        ("data.train_crop", "x" * 100_000),
+        ("data.train_crop", f"pad({10**100})"),
+        ("data.augmentation", "(" * 10_000),
+        ("objective.loss", "x" * 100_000),
+        ("model.depth", 10**9),
+        ("model.width", 12 * 10**30),
+        ("model.image_size", 16 * 10**30),
+        ("model.name", "x" * 100_000),
+        ("model.gelu", "x" * 100_000),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
+)
+def test_values_beyond_all_sense_are_refused_in_few_words(key, value):
+    config = changed(**{key: value})
+    resolve = model_options if key.startswith("model.") else lambda config, _: validate(config)
+    with pytest.raises(ConfigError) as error:
+        resolve(config, 10)
+    assert key in str(error.value)
+    assert len(str(error.value)) < 700
+
+
+def test_nothing_but_what_may_be_none_is_none():
+    with pytest.raises(ConfigError, match=r"config.batch_size=None: must be a whole number"):
+        validate(changed(batch_size=None))
+    validate(changed(**{"optimizer.b1": None}))
 
 
 def test_the_least_rho_is_not_above_rho():

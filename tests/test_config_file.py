@@ -3,7 +3,7 @@
 import pytest
 
 from vit_jax.config import default_config, flatten, lookup, model_options
-from vit_jax.config_file import PARSERS, load_config
+from vit_jax.config_file import PARSERS, describe, load_config
 from vit_jax.errors import ConfigError
 
 DIGITS = "configs/digits.py"
@@ -103,6 +103,25 @@ def test_unknown_keys_and_wrong_types_are_named(override, message):
         load_config(DIGITS, [override])
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "batch_size=" + "9" * 5000,
+        "optimizer.b1=" + "x" * 100_000,
+        "sweep.learning_rates=" + "(" * 100_000,
+        "model.image_size=" + "(" * 100_000,
+        "data.mean=(" + "9" * 5000 + ",)",
+        "x" * 100_000 + "=1",
+    ],
+    ids=lambda override: override[:20],
+)
+def test_long_values_are_shown_in_part(override):
+    with pytest.raises(ConfigError) as error:
+        model_options(load_config(DIGITS, [override]), num_classes=10)
+    assert override[:15] in str(error.value)
+    assert len(str(error.value)) < 700
+
+
 def test_a_duration_replaces_the_files_in_other_units():
     assert load_config(DIGITS).total_steps == 400
     config = load_config(DIGITS, ["total_examples=1000", "warmup_steps=3"])
@@ -166,6 +185,27 @@ def test_files_in_the_working_directory_are_found(file, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert load_config("mine.py").seed == 5
     assert default_config().seed == 0
+
+
+def test_the_packages_own_files_are_found_from_anywhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert load_config("configs/digits.py").model.name == "ViT-Ti/2"
+    for absent in ("configs/nothing.py", "other/digits.py", "digits.py", "/configs/digits.py"):
+        with pytest.raises(ConfigError, match=f"there is no file {absent}"):
+            load_config(absent)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "digits.py").write_text(
+        "\n".join([*HEAD, "    c.seed = 5", "    return c"])
+    )
+    assert load_config("configs/digits.py").seed == 5
+    assert load_config("configs/vit.py:b16").batch_size == 4096
+
+
+def test_what_differs_from_the_defaults_is_marked():
+    lines = describe(load_config(DIGITS, ["optimizer.b2=0.95"])).splitlines()
+    assert len(lines) == len(flatten(default_config()))
+    for line in ("* optimizer.b2 = 0.95", "* model.name = 'ViT-Ti/2'", "  seed = 0"):
+        assert line in lines
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from vit_jax.config import durations, model_options, validate
 from vit_jax.data.dataset import open_dataset
 from vit_jax.errors import ConfigError
 from vit_jax.models import registry
-from vit_jax.recipes import pretraining
+from vit_jax.recipes.datasets import PRETRAINING
 from vit_jax.recipes.models import RESNETS, TRANSFORMERS
 
 VITS = ("ti16", "s16", "s32", "b8", "b16", "b32", "l16", "l32", "h14", "r50_b16", "r26_s32")
@@ -105,7 +105,7 @@ def test_resnet_rows_of_table_3(model, learning_rate):
         assert options.preactivation == (form == model)
 
 
-@pytest.mark.parametrize("dataset", pretraining.DATASETS)
+@pytest.mark.parametrize("dataset", PRETRAINING)
 @pytest.mark.parametrize(
     "preset",
     [(vit, name) for name in TRANSFORMERS] + [(bit, name) for name in RESNETS],
@@ -204,7 +204,7 @@ def test_the_head_has_the_classes_of_the_data_that_is_named(tmp_path, caplog):
 
     dataset = open_dataset(config)
     assert (dataset.num_classes, dataset.class_names) == (3, ("cat", "dog", "fox"))
-    assert dataset.num_train_examples == 12
+    assert dataset.num_examples == 12
 
 
 @pytest.mark.parametrize("dataset", ["imagenet21k", "jft300m"])

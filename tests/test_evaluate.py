@@ -251,7 +251,10 @@ def test_other_sources(tmp_path, source):
         (("MODEL", "DATA", "--batch_size=0"), "'0' is not a whole number of at least 1"),
         (("MODEL", "DATA", "--loss=mse"), "invalid choice: 'mse'"),
         (("MODEL", "DATA", "--josn=x"), "unrecognized arguments: --josn=x"),
-        (("MODEL", "DATA", "--json=missing/x"), "--json=missing/x cannot be written: No such"),
+        (
+            ("MODEL", "DATA", "--json=run/config/x"),
+            "--json=run/config/x cannot be written: File exists",
+        ),
         (("MODEL", "DATA", "--csv=."), "--csv=. cannot be written: Is a directory"),
         (
             ("MODEL", "DATA", "--json=x.csv"),
@@ -279,6 +282,7 @@ def test_a_mistake_is_one_message_and_code_2(
     monkeypatch.chdir(tmp_path)
     for name in ("run", "damaged", "hinge"):
         (tmp_path / name / "checkpoints").mkdir(parents=True)
+        (tmp_path / name / "config").touch()
     (tmp_path / "damaged/config.json").write_text('{"config": {"data": {"source": 3}}}')
     (tmp_path / "hinge/config.json").write_text(
         '{"config": {"data": {}, "objective": {"loss": "hinge"}}}'

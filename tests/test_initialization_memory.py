@@ -10,21 +10,22 @@ from tests.runs import ROOT
 SCRIPT = """
 import resource
 import jax
-from vit_jax import train
 from vit_jax.devices import sharding
 from vit_jax.config_file import load_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.plan import bytes_per_device
+from vit_jax.training.experiment import make_experiment
+from vit_jax.training.state import initial_state
 
 jax.config.update("jax_num_cpu_devices", 8)
 config = load_config("configs/vit.py:h14", ["mesh.fsdp=8"])
 mesh = sharding.build_mesh(config.mesh)
-parts = train.assemble(config, open_dataset(config, required=False), mesh)
+experiment = make_experiment(config, mesh, open_dataset(config, required=False))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-state = jax.block_until_ready(train.initial_state(parts.initialize, config.seed, parts.state))
+state = jax.block_until_ready(initial_state(experiment.initialize, config.seed, experiment.state))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 whole = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-print(peak * 1024 / whole, 8 * bytes_per_device(parts.state) / whole)
+print(peak * 1024 / whole, 8 * bytes_per_device(experiment.state) / whole)
 """
 
 

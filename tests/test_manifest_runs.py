@@ -74,3 +74,9 @@ def test_other_classes_are_refused_with_the_difference(run, config):
     with pytest.raises(CheckpointError, match=r"\(missing: right; new: above\): restore its data"):
         train.run(config, run)
     path.write_text(text)
+    described = (run / "model.json").read_text()
+    content = json.loads(described)
+    (run / "model.json").write_text(json.dumps({**content, "class_names": ["right", "left"]}))
+    with pytest.raises(CheckpointError, match="class 0 was 'right' and is 'left'"):
+        train.run(config, run)
+    (run / "model.json").write_text(described)

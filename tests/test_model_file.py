@@ -5,17 +5,16 @@ import json
 import math
 
 import pytest
-from etils import epath
 
 from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.model_file import (
     ModelFile,
     Preprocessing,
     read_model_file,
-    write_json,
     write_model_file,
 )
 from vit_jax.models import registry
+from vit_jax.storage import write_json
 
 OPTIONS = dataclasses.asdict(
     registry.model_options("ViT-B/16", image_size=(64, 32), patch_size=(16, 8), num_classes=3)
@@ -129,6 +128,6 @@ def test_a_mean_for_each_channel_or_their_average():
 
 def test_json_is_always_valid(tmp_path):
     content = {"a": [math.nan, 1.5, {"b": (math.inf, -math.inf)}], "c": True}
-    write_json(epath.Path(tmp_path) / "x.json", content)
+    write_json(tmp_path / "x.json", content)
     found = json.loads((tmp_path / "x.json").read_text(), parse_constant=pytest.fail)
     assert found == {"a": [None, 1.5, {"b": [None, None]}], "c": True}

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.runs import EVERYTHING, connected, read_metrics, start, start_processes
+from tests.runs import EVERYTHING, LIMIT_SECONDS, connected, read_metrics, start, start_processes
 from vit_jax import main
 from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints
 
@@ -44,9 +44,6 @@ FSDP = ("--config.mesh.data=1", "--config.mesh.fsdp=-1")
 TENSOR = ("--config.mesh.data=1", "--config.mesh.tensor=-1")  # Spans all processes.
 MIXED = ("--config.mesh.fsdp=2", "--config.mesh.tensor=4")  # Spans two.
 TOLERANCE = 1e-5
-DEATH_SECONDS = 90  # Within which the others end when a process died.
-
-pytestmark = pytest.mark.usefixtures("cache_of_commands")
 
 
 def finish(processes, timeout=900):
@@ -120,7 +117,7 @@ def stop_one(workdir, num_processes, number, index):
     processes = start_processes(num_processes, *ENDLESS, f"--workdir={workdir}")
     wait_for_step(workdir, start_step + 5, processes)
     processes[index].send_signal(number)
-    return finish(processes, timeout=DEATH_SECONDS)
+    return finish(processes, timeout=LIMIT_SECONDS)
 
 
 def check_one_signal(workdir, num_processes, number, index):
@@ -254,7 +251,7 @@ def test_kills_at_random_change_no_bit(tmp_path, capsys, num_processes, total_st
         time.sleep(random.uniform(0, 0.1))
         index = random.randrange(num_processes)
         processes[index].kill()
-        codes, outputs = finish(processes, timeout=DEATH_SECONDS)
+        codes, outputs = finish(processes, timeout=LIMIT_SECONDS)
         assert codes.pop(index) == -signal.SIGKILL, (kills, outputs)
         assert not {0, 75} & set(codes), (kills, outputs)
         kills.append((index, last_step(disturbed)))

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -66,7 +67,7 @@ def test_the_bound_is_the_largest_of_three(planned, topology):
 
 def test_an_unknown_figure_bounds_nothing(topology):
     slow = type(topology)("x", "x", topology.devices, CHIPS["Tesla T4"], 1, "")
-    bound = lower_bound(slow, 1e15, Memory(1, 1, 1, 1, 1, 1), {})
+    bound = lower_bound(slow, 1e15, Memory(1, 1, 1, 1, 1, 1, 1), {})
     assert bound.network is None
     assert bound.seconds == bound.compute == 1e15 / 8 / 65e12
 
@@ -120,11 +121,52 @@ def test_a_state_that_is_too_large_needs_more_than_recomputation(topology, plann
     assert first == ("mesh.fsdp=8", "mesh.data=1")
 
 
-def test_the_command_prints_a_plan(capsys):
-    assert main([CONFIG, "--topology=gpu:8", "--config.batch_size=64"]) == 0
+@pytest.fixture
+def without_libtpu(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "libtpu" else find(name)
+    )
+
+
+def test_the_command_prints_what_can_be_worked_out_by_hand(capsys, without_libtpu):
+    """On four chips of two devices each, for so many steps that the hours have digits."""
+    width, mlp_width, tokens, classes = 32, 64, 17, 10  # 4 x 4 patches of 2 x 2 pixels, and one.
+    layer = 4 * (width * width + width) + 2 * width * mlp_width + mlp_width + width + 4 * width
+    parameters = 2 * layer + (4 + 1) * width + width + tokens * width + 2 * width
+    parameters += width * classes + classes
+    products = 4 * tokens * width**2 + 2 * tokens**2 * width + 2 * tokens * width * mlp_width
+    macs = 2 * products + (tokens - 1) * 4 * width + width * classes
+    flops = 6 * macs * 64
+    state, batch = 4 * 4 * parameters, 64 // 8 * (8 * 8 + 4 + 4 + 1)  # Adam's two moments, EMA.
+    # Cloud TPU's figures of a v3 chip: 123 TFLOP/s, 900 GB/s; 340 TB/s among 1,024 chips.
+    milliseconds = {
+        "compute": flops / (4 * 123e12) * 1e3,
+        "memory": (2 * state + batch) / (900e9 / 2) * 1e3,
+        "network": 2 * 7 / 8 * 4 * parameters / (340e12 / 1024) * 1e3,
+    }
+    arguments = ["--config.batch_size=64", "--config.total_steps=2_000_000_000"]
+    assert main([CONFIG, "--topology=v3:2x2", "--config.ema_decay=0.9", *arguments]) == 0
     text = capsys.readouterr().out
-    for expected in ("8 x NVIDIA H100", "NOTE: NVIDIA's compiler", "FITS", "all-reduce", "ms"):
-        assert expected in text
+
+    def number(pattern):
+        return float(re.search(pattern, text)[1].replace(",", ""))
+
+    assert text.startswith("v3:2x2: 4 x TPU v3, 8 devices (two devices make a chip): data=8 x ")
+    assert "\nNOTE: the TPU compiler is not installed" in text
+    assert number(r"\nof +([\d.]+)\n") == 32 / 2, "GiB of one device"
+    assert "\nFITS: 0% of the memory." in text
+    # Of the gradients, and a few scalars.
+    assert 0 <= number(r"all-reduce +\d+ x +([\d,]+) bytes") - 4 * parameters < 64
+    assert number(r"per step: (\S+) \(forward and backward") == pytest.approx(flops, rel=1e-3)
+    for name, value in milliseconds.items():
+        assert number(rf"{name} ([\d.e-]+) ms") == pytest.approx(value, rel=5e-3), name
+    step = max(milliseconds.values())
+    assert number(r"at least ([\d.e-]+) ms") == pytest.approx(step, rel=5e-3)
+    assert number(r"at most ([\d,]+) images/s") == pytest.approx(64 / step * 1e3, rel=1e-3)
+    seconds = 2e9 * step / 1e3
+    assert f"steps at least {seconds // 60:.0f}m{seconds % 60:02.0f}s, " in text
+    assert number(r", ([\d.]+) chip-hours") == pytest.approx(4 * seconds / 3600, abs=0.05)
 
 
 def test_the_command_suggests_what_fits(capsys, monkeypatch, planned):
@@ -172,8 +214,7 @@ def test_every_kind_is_in_the_table_of_chips():
         assert CHIPS[kind].interconnect
 
 
-def test_without_the_tpu_compiler_the_cpu_stands_in(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_without_the_tpu_compiler_the_cpu_stands_in(without_libtpu):
     topology = open_topology("v3:2x2")
     assert len(topology.devices) == 8
     assert topology.devices_per_chip == 2

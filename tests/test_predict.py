@@ -17,7 +17,7 @@ from PIL import Image
 import vit_jax
 from tests.data.pictures import encode, photograph
 from tests.published import random_model
-from tests.runs import ROOT
+from tests.runs import LIMIT_SECONDS, ROOT
 from tests.workdirs import CLASSES, write_workdir
 from vit_jax import predict as command
 from vit_jax.errors import ConfigError, DataError
@@ -520,7 +520,7 @@ def test_a_closed_pipe_and_ctrl_c_end_quietly(model_path, pictures, tmp_path):
     assert process.stdout.readline().startswith(name.strip())
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(60) == 0
+    assert process.wait(LIMIT_SECONDS) == 0
 
     process = start(model_path, "-", "--batch_size=2")
     process.stdin.write(name * 10)
@@ -528,4 +528,4 @@ def test_a_closed_pipe_and_ctrl_c_end_quietly(model_path, pictures, tmp_path):
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert process.stderr.read() == b""
-    assert process.wait(60) == 130
+    assert process.wait(LIMIT_SECONDS) == 130

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from tests.runs import EVERYTHING, read_metrics, start_command
+from tests.runs import EVERYTHING, LIMIT_SECONDS, read_metrics, start_command
 from vit_jax import train
 from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints, find_step
 from vit_jax.training.preemption import PreemptedError
@@ -37,7 +37,7 @@ def start_run(workdir):
 
 
 def finish(process) -> str:
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     return output
 
 
@@ -69,7 +69,7 @@ def saved_arrays(workdir) -> dict:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, cache_of_commands):
+def uninterrupted(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("uninterrupted")
     process = start_run(workdir)
     output = finish(process)

@@ -1,10 +1,13 @@
+import json
 import os
+import pathlib
 import threading
 import uuid
 
 import fsspec
 import pytest
 
+from tests.runs import LIMIT_SECONDS
 from vit_jax import storage
 from vit_jax.errors import DataError
 
@@ -70,7 +73,7 @@ def test_a_version_changes_with_the_file(folder):
 
 def test_a_server_that_never_answers_is_named(monkeypatch):
     released = threading.Event()
-    monkeypatch.setattr(storage, "exists", lambda path: released.wait(60))
+    monkeypatch.setattr(storage, "exists", lambda path: released.wait(LIMIT_SECONDS))
     with pytest.raises(DataError, match=r"config.data.source: /mnt/dead does not answer within 0"):
         storage.probe("/mnt/dead", "config.data.source", seconds=0.05)
     released.set()
@@ -112,6 +115,62 @@ def test_a_file_is_written_whole_or_not_at_all(folder):
     storage.write(path, b"second")
     assert storage.read(path) == b"second"
     assert [entry.name for entry in storage.list_folder(path.rpartition("/")[0])] == ["file"]
+
+
+# All bytes that a file system allows, in names as long as it allows.
+NAMES = [bytes(range(1, 256)).replace(b"/", b""), b"*?[v1]{a,b}.json", b" ~$HOME 'a' \"b\"\n", b"-"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_can_be_written(tmp_path, name):
+    folder = tmp_path / os.fsdecode(name)
+    path = folder / os.fsdecode(name)
+    storage.write(path, b"first")
+    storage.write_json(path, {"b": 1, "a": ["ä"]})
+    assert json.loads(storage.read(str(path))) == {"a": ["ä"], "b": 1}
+    assert os.listdir(os.fsencode(folder)) == [name]
+    assert storage.glob(f"{folder}/*") == [str(path)]
+
+
+def test_a_name_without_a_folder_is_in_the_current_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    storage.write("file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_a_link_stays_one(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "file")
+    storage.write(tmp_path / "link", b"content")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "disk" / "file").read_bytes() == b"content"
+
+
+def test_a_pipe_is_written_to_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    storage.write(tmp_path / "pipe", b"content")
+    assert os.read(reader, 100) == b"content"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    with pytest.raises(IsADirectoryError):
+        storage.write(tmp_path, b"content")
+
+
+def test_a_folder_appears_when_it_is_whole_and_on_the_disk(tmp_path, monkeypatch):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file)) or fsync(file))
+    with storage.replacing(tmp_path / "folder") as temporary:
+        os.mkdir(temporary)
+        for name in ("one", "two"):
+            (pathlib.Path(temporary) / name).write_text(name)
+        assert not (tmp_path / "folder").exists()
+    assert sorted(os.listdir(tmp_path / "folder")) == ["one", "two"]
+    found = {(tmp_path / "folder" / name).stat().st_ino for name in ("one", "two")}
+    assert {status.st_ino for status in synced} == found
+    with pytest.raises(OSError, match="not empty"), storage.replacing(tmp_path / "folder") as other:
+        os.mkdir(other)
+    assert os.listdir(tmp_path) == ["folder"]
 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):

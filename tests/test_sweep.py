@@ -31,13 +31,14 @@ def runs(monkeypatch):
     made, outcomes, train_run = [], {}, train.run
 
     def run(config, directory, **arguments):
-        rate = config.optimizer.learning_rate
-        made.append((directory.rpartition("/")[2], rate, config.data.train_split))
+        rate, data = config.optimizer.learning_rate, config.data
+        made.append((directory.rpartition("/")[2], rate, data.train_split, data.eval_split))
         if rate not in outcomes:
             return train_run(config, directory, **arguments)
         if isinstance(outcomes[rate], Exception):
             raise outcomes[rate]
-        return {"step": 4, "eval/accuracy": outcomes[rate]}
+        # The other metric would choose another rate.
+        return {"step": 4, "eval/accuracy": outcomes[rate], "eval/loss": 1 - outcomes[rate]}
 
     monkeypatch.setattr(train, "run", run)
     return made, outcomes
@@ -83,6 +84,27 @@ def test_a_rate_that_diverges_does_not_stop_the_others(config, tmp_path, runs, c
     assert "diverged" in caplog.text
     written = json.loads((tmp_path / "sweep.json").read_text())
     assert written["measures"] == {"0.1": 0.5, "1.0": None, "10.0": 0.4}
+
+
+@pytest.mark.parametrize("metric", ["eval/accuracy", "eval/loss"])
+def test_rates_are_compared_on_the_held_out_part_and_the_best_trains_on_everything(
+    config, tmp_path, runs, metric
+):
+    made, outcomes = runs
+    config.sweep.learning_rates, config.best_metric = (0.1, 1.0, 10.0), metric
+    outcomes |= {0.1: 0.4, 1.0: 0.6, 10.0: 0.5}
+    best = 1.0 if metric == "eval/accuracy" else 0.1  # The highest of either.
+    sweep.sweep(config, str(tmp_path))
+    held_out, everything = ("train[:256]", "train[256:320]"), ("train[:320]", "test[:64]")
+    assert made == [
+        ("learning_rate_0.1", 0.1, *held_out),
+        ("learning_rate_1", 1.0, *held_out),
+        ("learning_rate_10", 10.0, *held_out),
+        ("best", best, *everything),
+    ]
+    written = json.loads((tmp_path / "sweep.json").read_text())
+    assert (written["metric"], written["best"]) == (metric, best)
+    assert config.data.eval_split == "test[:64]", "the caller's config is left alone"
 
 
 def test_an_interruption_ends_the_sweep_without_a_choice(config, tmp_path, runs):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.runs import read_metrics, start_command
+from tests.runs import LIMIT_SECONDS, read_metrics, start_command
 
 pytestmark = [
     pytest.mark.slow,
@@ -61,8 +61,8 @@ def command_of(process: int) -> bytes:
     return pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
 
 
-def wait_for_end(processes, seconds=30):
-    deadline = time.monotonic() + seconds
+def wait_for_end(processes):
+    deadline = time.monotonic() + LIMIT_SECONDS
     while any(map(is_alive, processes)):
         assert time.monotonic() < deadline, "worker processes are left behind"
         time.sleep(0.1)
@@ -72,7 +72,7 @@ def wait_for_end(processes, seconds=30):
 def test_a_signal_to_all_stops_in_order(run, number):
     process, workers = run
     os.killpg(process.pid, number)  # As a terminal and Slurm do.
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 75, output
     assert "which is saved" in output
     assert not re.search("Traceback|leaked", output), output
@@ -88,7 +88,7 @@ def test_workers_end_with_a_run_that_is_killed(run):
 def test_the_death_of_one_ends_the_run_with_a_message(run):
     process, workers = run
     os.kill(workers[0], signal.SIGKILL)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 2, output
     assert "A worker process that loads data died" in output
     assert "Traceback" not in output  # Python says that it frees the dead one's shared memory.

@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax.command_line import DONE, Parser, parse_with_config, run_command
 from vit_jax.config_file import load_config
-from vit_jax.data.dataset import Batch, Dataset, open_dataset, train_batches, train_order
+from vit_jax.data.dataset import Batch, Dataset, open_dataset, train_batches, train_loading
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.order import RowGenerator
 from vit_jax.devices import sharding
@@ -124,7 +124,7 @@ def measure_stages(
     source, transform = dataset.source, dataset.transform
     augmentations = transform.keywords["augmentations"]
     crop = functools.partial(transform, augmentations=())
-    order, generator = train_order(config, dataset), RowGenerator(config.seed)
+    order, generator = train_loading(config, dataset).order, RowGenerator(config.seed)
     spent = dict.fromkeys(STAGES, 0.0)
 
     def timed(stage: str, function: Callable[..., Any], *arguments: Any) -> Any:

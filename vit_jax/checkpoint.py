@@ -5,9 +5,11 @@ and `objective`. Each is a nested dict of arrays under our own names, so that no
 """
 
 import contextlib
+import json
 import logging
 import math
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
+from vit_jax import digests
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
 from vit_jax.parameters import path_name
@@ -24,9 +27,10 @@ from vit_jax.parameters import path_name
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
-REPAIR = "Remove that folder to go on from an earlier checkpoint, or choose another --workdir."
 AVERAGED = "_ema"  # Metrics of averaged parameters stand under `<evaluator>_ema/…`.
 ARRAY_ITEMS = ("params", "optimizer", "ema", "objective")
+SMALL_FILES = ("_CHECKPOINT_METADATA", "metrics/metrics")  # Read of all when one is opened.
+TOP_LEVEL = tuple(name.partition("/")[0] for name in SMALL_FILES)
 
 
 class TrainState(NamedTuple):
@@ -66,10 +70,15 @@ class Checkpoints:
                     get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False
                 )
             )
-        self._best_metric = best_metric
+        self._best_metric, self._read_only = best_metric, read_only
+        self._saving: threading.Thread | None = None
+        self._failure: Exception | None = None
+        check_path(workdir, read_only=read_only)
+        self._directory = directory = epath.Path(workdir).absolute() / "checkpoints"
+        _check_scores(directory)
         with _without_warnings() if read_only else contextlib.nullcontext():
             self._manager = ocp.CheckpointManager(
-                epath.Path(workdir).absolute() / "checkpoints",
+                directory,
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
                     best_fn=_score,
@@ -92,7 +101,7 @@ class Checkpoints:
         steps = distributed.gather(self.latest_step)
         if (steps != steps[0]).any():
             raise CheckpointError(
-                f"{self._manager.directory}: processes see different checkpoints, of steps "
+                f"{self._directory}: processes see different checkpoints, of steps "
                 f"{', '.join(map(str, steps.tolist()))}: is it one directory for all, and does no "
                 "other run write there? Start again."
             )
@@ -111,7 +120,7 @@ class Checkpoints:
         step = wanted[checkpoint]() if checkpoint in wanted else checkpoint
         if step not in steps:
             raise CheckpointError(
-                f"{self._manager.directory} has no checkpoint {checkpoint!r}; "
+                f"{self._directory} has no checkpoint {checkpoint!r}; "
                 f"it has: {', '.join(map(str, steps)) or 'none'}."
             )
         return step
@@ -149,19 +158,37 @@ class Checkpoints:
         """
         if step == self._manager.latest_step():
             return
+        self.wait()
         items = {
             "params": ocp.args.StandardSave(state.params),
             "optimizer": ocp.args.StandardSave(to_nested(state.opt_state)),
-            "format": ocp.args.JsonSave({"format_version": FORMAT_VERSION}),
         }
         if state.ema is not None:
             items["ema"] = ocp.args.StandardSave(state.ema)
         if state.objective:
             items["objective"] = ocp.args.StandardSave(state.objective)
+        description = {"format_version": FORMAT_VERSION, "items": list(items)}
+        items["format"] = ocp.args.JsonSave(description)
         scores = self._scores(metrics)
-        with jax.transfer_guard("allow"):  # The copy to the host is the point here.
-            self._manager.save(step, args=ocp.args.Composite(**items), metrics=scores, force=True)
+        args = ocp.args.Composite(**items)
+        # The copy to the host is the point here.
+        with jax.transfer_guard("allow"), _written(self._directory, step):
+            self._manager.save(step, args=args, metrics=scores, force=True)
         self._best = max(self._best, _score(scores))
+        self._saving = threading.Thread(target=self._complete, args=(step, description["items"]))
+        self._saving.start()
+
+    def _complete(self, step: int, items: list[str]) -> None:
+        """Waits in a thread for a checkpoint to be written, looks at it, and adds digests."""
+        try:
+            with _written(self._directory, step):
+                self._manager.wait_until_finished()
+                metadata = self._items(step)
+                if missing := [item for item in items if not metadata.get(item)]:
+                    raise digests.damaged(self._directory, step, f"it has no readable {missing[0]}")
+                digests.write(self._directory / str(step), jax.process_index())
+        except Exception as error:  # Told by `wait`, in the thread that trains.
+            self._failure = error
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """The state saved at `step`, with the shapes, types and shardings of `like`.
@@ -170,8 +197,9 @@ class Checkpoints:
         does not ask for are left out. Raises CheckpointError, naming the first difference, where
         the saved state does not have the names and shapes that are asked for.
         """
+        self._check_digests(step, shared=not self._read_only)
         wanted = {"params": like.params, "optimizer": to_nested(like.opt_state)}
-        has_ema = self._items(step).get("ema") is not None
+        has_ema = "ema" in self._description(step)["items"]
         if like.ema is not None and has_ema:
             wanted["ema"] = like.ema
         if like.objective:
@@ -186,36 +214,54 @@ class Checkpoints:
         own = restored.get("objective", {})
         return TrainState(counter, restored["params"], opt_state, ema, own)
 
+    def _check_digests(self, step: int, *arguments: Any, **options: Any) -> None:
+        """As `digests.check`; says so if there are none."""
+        if not digests.check(self._directory, step, *arguments, **options):
+            logger.warning(
+                "%s/%d has no digests (an earlier version saved it, or the run was killed at that "
+                "moment): whether its files are as they were saved cannot be told.",
+                *(self._directory, step),
+            )
+
     def _items(self, step: int) -> Mapping[str, Any]:
         """The items of a checkpoint, and the names and shapes of their arrays."""
-        with _readable(f"{self._manager.directory}/{step}"):
+        with _readable(self._directory, step):
             return self._manager.item_metadata(step)
 
-    def _restore_items(self, step: int, wanted: dict[str, dict]) -> dict[str, dict]:
-        place, read_json = f"{self._manager.directory}/{step}", ocp.args.JsonRestore()
-        with _readable(place):
-            described = self._manager.restore(step, args=ocp.args.Composite(format=read_json))
-        version = described["format"]["format_version"]
+    def _description(self, step: int) -> dict[str, Any]:
+        """The version and the items of a checkpoint; raises CheckpointError for a newer version."""
+        args = ocp.args.Composite(format=ocp.args.JsonRestore())
+        with _readable(self._directory, step):
+            description = dict(self._manager.restore(step, args=args)["format"])
+            version = int(description["format_version"])
         if version > FORMAT_VERSION:
             raise CheckpointError(
-                f"{place} has format version {version}, written by a newer vit_jax; this one reads "
-                f"up to {FORMAT_VERSION}: upgrade it."
+                f"{self._directory}/{step} has format version {version}, written by a newer vit_jax; "
+                f"this one reads up to {FORMAT_VERSION}: upgrade it."
             )
+        folder = self._directory / str(step)  # Early checkpoints do not say what they hold.
+        present = [item for item in ARRAY_ITEMS if (folder / item).exists()]
+        return {"items": present, **description}
+
+    def _restore_items(self, step: int, wanted: dict[str, dict]) -> dict[str, dict]:
         metadata = self._items(step)
         for item, like in wanted.items():
             if not metadata.get(item):
-                raise CheckpointError(f"{place} is damaged: it has no readable {item}. {REPAIR}")
-            _check_same(f"{place}/{item}", metadata[item], like)
+                raise digests.damaged(self._directory, step, f"it has no readable {item}")
+            _check_same(f"{self._directory}/{step}/{item}", metadata[item], like)
         items = {item: ocp.args.StandardRestore(like) for item, like in wanted.items()}
-        with _readable(place):
+        with _readable(self._directory, step):
             return dict(self._manager.restore(step, args=ocp.args.Composite(**items)).items())
 
     def restore_item(self, step: int, item: str) -> dict:
         """One of `ARRAY_ITEMS` of `step` as it was saved, on this process's first device."""
-        metadata = self._items(step).get(item)
-        if metadata is None:
+        self._check_digests(step, (item, "format"))
+        if item not in self._description(step)["items"]:
             reason = " (config.ema_decay was 0)" if item == "ema" else ""
-            raise CheckpointError(f"{self._manager.directory}/{step} has no {item}{reason}.")
+            raise CheckpointError(f"{self._directory}/{step} has no {item}{reason}.")
+        metadata = self._items(step).get(item)
+        if not metadata:
+            raise digests.damaged(self._directory, step, f"it has no readable {item}")
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         like = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
@@ -224,12 +270,40 @@ class Checkpoints:
         return self._restore_items(step, {item: like})[item]
 
     def wait(self) -> None:
-        """Returns when the checkpoint being saved is on the disk."""
-        self._manager.wait_until_finished()
+        """Returns when the checkpoint being saved is on the disk, complete and readable.
+
+        Raises what kept it from that: CheckpointError, or what the file system says.
+        """
+        if self._saving is not None:
+            self._saving.join()
+            self._saving = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
-        """Waits for the checkpoint being saved and closes the files."""
-        self._manager.close()
+        """Waits, as `wait` does, and closes the files."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+
+def check_path(workdir: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    """Raises CheckpointError if Orbax could not save to, or read from, such a path.
+
+    It looks for what it has written by patterns, and knows neither backslashes nor names that are
+    no Unicode text.
+    """
+    path = os.fspath(epath.Path(workdir).absolute())
+    unsafe = sorted(set(path) & set("\\" if read_only else "\\*?[]"))
+    is_text = not any("\ud800" <= character <= "\udfff" for character in path)
+    if unsafe or not is_text:
+        what = f"the characters {' '.join(unsafe)}" if unsafe else "bytes that are no text"
+        raise CheckpointError(
+            f"{path!r} has {what} in it, with which checkpoints cannot be "
+            f"{'read' if read_only else 'saved'}: {'rename it' if read_only else 'name another'}."
+        )
 
 
 @contextlib.contextmanager
@@ -245,13 +319,41 @@ def _without_warnings() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _readable(place: str) -> Iterator[None]:
-    """Turns what libraries say of damaged files into one message."""
+def _readable(directory: epath.Path, step: int) -> Iterator[None]:
+    """Turns whatever libraries raise at damaged files into one message."""
     try:
         yield
-    except (KeyError, ValueError, OSError, TypeError) as error:
-        reason = str(error).splitlines()[0][:150]
-        raise CheckpointError(f"{place} is damaged ({reason}). {REPAIR}") from error
+    except CheckpointError:
+        raise
+    except Exception as error:  # KeyError, ValueError, OSError, AttributeError, zarr's, ...
+        reason = (str(error) or repr(error)).splitlines()[0][:150]
+        raise digests.damaged(directory, step, reason) from error
+
+
+@contextlib.contextmanager
+def _written(directory: epath.Path, step: int) -> Iterator[None]:
+    """Turns whatever libraries raise where nothing more can be written into one message."""
+    try:
+        yield
+    except (CheckpointError, jax.errors.JaxRuntimeError):  # The latter: another process died.
+        raise
+    except Exception as error:  # OSError, or TensorStore's ValueError.
+        reason = (str(error) or repr(error)).splitlines()[0][:300]
+        raise CheckpointError(
+            f"{directory}/{step} could not be saved ({reason}). Earlier checkpoints are whole: make "
+            "room, or mend the file system, and start the same command again."
+        ) from error
+
+
+def _check_scores(directory: epath.Path) -> None:
+    """Raises CheckpointError if a small file that is read of all checkpoints is damaged."""
+    for step in digests.steps(directory):
+        digests.check(directory, step, TOP_LEVEL)
+        metadata, metrics = (directory / str(step) / name for name in SMALL_FILES)
+        with _readable(directory, step):
+            dict(json.loads(metadata.read_text()))
+            if metrics.exists():
+                _score(json.loads(metrics.read_text()))
 
 
 def _score(metrics: Mapping[str, float]) -> float:

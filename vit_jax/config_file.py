@@ -5,6 +5,7 @@ import difflib
 import importlib.util
 import inspect
 import os
+import pathlib
 import re
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,9 +13,25 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vit_jax.config import DURATIONS, MOVED, UNITS, current_name, flatten, lookup
+import vit_jax
+from vit_jax.choices import chosen_options
+from vit_jax.config import (
+    DURATIONS,
+    MOVED,
+    UNITS,
+    current_name,
+    declare_options,
+    default_config,
+    flatten,
+    lookup,
+    resolved,
+)
 from vit_jax.errors import ConfigError, UserError
+from vit_jax.kinds import shortened, shown
+from vit_jax.optimizer import OPTIMIZERS
+from vit_jax.optimizer.schedules import SCHEDULES
 
+CONFIGS = "configs"  # The folder of the package's own.
 BOOLEANS = {"true": True, "false": False}
 
 
@@ -22,7 +39,7 @@ def parse_any(text: str) -> Any:
     """A Python literal, true or false; any other text stands for itself."""
     try:
         return BOOLEANS[text.lower()] if text.lower() in BOOLEANS else ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
@@ -49,7 +66,8 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """The config that a file makes, with some keys set anew.
 
     Args:
-      path: FILE, or FILE:ARGUMENTS for `get_config(ARGUMENTS)` of that Python file.
+      path: FILE, or FILE:ARGUMENTS for `get_config(ARGUMENTS)` of that Python file. A file of the
+        package, such as configs/vit.py, is found from any folder that has none of that name.
       overrides: "KEY=VALUE" each, such as "optimizer.learning_rate=3e-4". A duration given in one
         unit replaces the file's in any other.
 
@@ -62,13 +80,29 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
         duration, _, unit = key.rpartition("_")
         if duration in DURATIONS and unit in UNITS:
             config.update({f"{duration}_{other}": 0 for other in UNITS if other != unit})
+    if name := assignments.get("objective.name"):
+        declare_options(config, name)
     for key, text in assignments.items():
         _set(config, key, text)
     return config
 
 
+def find_file(file: str) -> str:
+    """The file itself if there is one, else the package's own of that name, such as configs/vit.py.
+
+    An installed package has them inside, a checkout beside it.
+    """
+    package = pathlib.Path(vit_jax.__file__).parent
+    inside = package / CONFIGS
+    own = (inside if inside.is_dir() else package.parent / CONFIGS) / pathlib.Path(file).name
+    if os.path.exists(file) or pathlib.Path(file) != pathlib.Path(CONFIGS, own.name):
+        return file
+    return str(own) if own.is_file() else file
+
+
 def _run_config_file(path: str) -> ConfigDict:
     file, *arguments = path.split(":", 1)
+    file = find_file(file)
     if not os.path.isfile(file):
         raise ConfigError(f"--config={path}: there is no file {file}.")
     if not file.endswith(".py"):
@@ -95,26 +129,52 @@ def _run_config_file(path: str) -> ConfigDict:
             reason += "".join(f" config.{old} is config.{MOVED[old]} now." for old in named)
         raise ConfigError(f"{place}: {' '.join(reason.split())}") from error
     if not isinstance(config, ConfigDict):
-        raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {config!r:.80}.")
+        raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {shown(config)}.")
     return config
+
+
+def describe(config: ConfigDict) -> str:
+    """Every key with its resolved value, one a line; what differs from the default is marked by *."""
+
+    def values(config: ConfigDict) -> dict[str, Any]:
+        chosen = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+        return resolved(config) | {
+            f"{section}.{key}": value
+            for section, choices in chosen.items()
+            for key, value in chosen_options(config[section], choices).items()
+        }
+
+    defaults = values(default_config())
+    return "\n".join(
+        f"{'* ' if value != defaults.get(key) else '  '}{key} = {value!r}"
+        for key, value in values(config).items()
+    )
 
 
 def _set(config: ConfigDict, key: str, text: str) -> None:
     """Sets one key from the command line's text, by the type that the key has."""
-    known = list(flatten(config))
+    known, asked = list(flatten(config)), shortened(key)
     if key not in known:
         if (name := current_name(key)) in known:
-            raise ConfigError(f"--config.{key}: no such key any more; it is --config.{name} now.")
+            raise ConfigError(f"--config.{asked}: no such key any more; it is --config.{name} now.")
         section = key.rpartition(".")[0]
-        near = difflib.get_close_matches(key, known, n=3, cutoff=0)
+        near = difflib.get_close_matches(asked, known, n=3, cutoff=0)
         near += [name for name in known if name.rpartition(".")[0] == section and section]
         raise ConfigError(
-            f"--config.{key}: no such key; the nearest: {', '.join(dict.fromkeys(near))}."
+            f"--config.{asked}: no such key; the nearest: {', '.join(dict.fromkeys(near))}."
         )
     *sections, name = key.split(".")
     place = lookup(config, ".".join(sections)) if sections else config
     parse, expected = PARSERS[place.get_type(name)]
     try:
         place[name] = parse(text)
-    except (ValueError, SyntaxError, TypeError, KeyError) as error:
-        raise ConfigError(f"--config.{key}={text}: expected {expected}.") from error
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        KeyError,
+        ArithmeticError,
+        MemoryError,
+        RecursionError,
+    ) as error:
+        raise ConfigError(f"--config.{key}={shortened(text)}: expected {expected}.") from error

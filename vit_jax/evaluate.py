@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import csv
 import dataclasses
+import io
 import json
 import logging
 import math
@@ -19,10 +20,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 import jax
-from etils import epath
 from flax import nnx
 from ml_collections import ConfigDict
 
+from vit_jax import storage
 from vit_jax.checkpoint import find_step
 from vit_jax.command_line import (
     DONE,
@@ -45,7 +46,6 @@ from vit_jax.escaping import csv_row, printable
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.base import Setting
 from vit_jax.inference import Classifier, make_classifier, make_transform
-from vit_jax.model_file import without_nan
 from vit_jax.objectives.losses import LOSSES
 from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
@@ -138,11 +138,11 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
 
     Raises ConfigError if neither names the data, or there is no such model.
     """
-    if not path or not epath.Path(path).exists():
+    if not path or not storage.exists(path):
         raise ConfigError(f"{path!r}: there is no such file or folder.")
     data, loss = default_config().data, ""
-    file = epath.Path(path) / "config.json"
-    complete = flags.source and (flags.loss or not file.exists())
+    file = storage.join(path, "config.json")
+    complete = flags.source and (flags.loss or not storage.exists(file))
     if is_workdir(path) and not complete:
         data, loss = read_run_config(file)
     if flags.source:
@@ -157,11 +157,11 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     return Task(path, data, flags.loss or loss)
 
 
-def read_run_config(file: epath.Path) -> tuple[ConfigDict, str]:
+def read_run_config(file: str) -> tuple[ConfigDict, str]:
     """A run's `config.data` and its loss; raises ConfigError if the file is missing or damaged."""
     data = default_config().data
     try:
-        config = json.loads(file.read_text())["config"]
+        config = json.loads(storage.read(file))["config"]
         data.update({key: value for key, value in config["data"].items() if key in data})
         recorded = {current_name(key): value for key, value in flatten(config).items()}
         if (loss := recorded["objective.loss"]) not in LOSSES:
@@ -298,16 +298,18 @@ def cells(task: Task, result: Result) -> tuple[str, ...]:
 
 def write_json(path: str, results: Sequence[Result]) -> None:
     """Writes a list of objects; what is not a number is null."""
-    epath.Path(path).write_text(json.dumps(without_nan([*map(vars, results)]), indent=2) + "\n")
+    rows = storage.without_nan([*map(vars, results)])
+    storage.write(path, f"{json.dumps(rows, indent=2)}\n".encode())
 
 
 def write_csv(path: str, results: Sequence[Result]) -> None:
     """Writes a row for each result under a header."""
     names = [field.name for field in dataclasses.fields(Result) if field.name != "metrics"]
-    with epath.Path(path).open("w") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows(csv_row(getattr(each, name) for name in names) for each in results)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(csv_row(getattr(each, name) for name in names) for each in results)
+    storage.write(path, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def write_results(results: Sequence[Result], flags: argparse.Namespace) -> None:
@@ -317,7 +319,9 @@ def write_results(results: Sequence[Result], flags: argparse.Namespace) -> None:
             if path:
                 write(path, results)
         except OSError as error:
-            raise ConfigError(f"--{flag}={path} cannot be written: {error.strerror}.") from error
+            raise ConfigError(
+                f"--{flag}={path} cannot be written: {error.strerror or error}."
+            ) from error
 
 
 # ------------------------------------------------------------------------------------- command

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vit_jax.errors import ConfigError
-from vit_jax.kinds import kind_of
+from vit_jax.kinds import SHOWN, kind_of, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +52,10 @@ def parse(text: str, table: Mapping[str, Callable[..., Any]], key: str) -> tuple
     Raises:
         ConfigError: a name or an argument is unknown, or a value is not what it may be.
     """
-    place = f"config.{key}={text!r}"
+    place = f"config.{key}={shown(text)}"
     try:
         calls = _calls(ast.parse(text.strip(), mode="eval").body) if text.strip() else []
-    except (SyntaxError, ValueError, TypeError) as error:
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         raise ConfigError(
             f"{place}: expected NAME or NAME(ARGUMENT=VALUE, ...), joined by |, with the names "
             f"{', '.join(table)}."
@@ -83,9 +83,9 @@ def _operation(
     name: str, values: list, named: dict[str, Any], table: Mapping[str, Callable], place: str
 ) -> Operation:
     if name not in table:
-        nearest = difflib.get_close_matches(name, table, n=1, cutoff=0)[0]
+        nearest = difflib.get_close_matches(name[:SHOWN], table, n=1, cutoff=0)[0]
         raise ConfigError(
-            f"{place}: {name!r} is not one of {', '.join(table)}; the nearest: {nearest}."
+            f"{place}: {shown(name)} is not one of {', '.join(table)}; the nearest: {nearest}."
         )
     signature = inspect.signature(table[name])
     free = [one for one in signature.parameters.values() if one.kind is not one.POSITIONAL_ONLY]
@@ -97,9 +97,6 @@ def _operation(
     bound.apply_defaults()
     hints = typing.get_type_hints(table[name], include_extras=True)
     for argument, value in bound.arguments.items():
-        kind = kind_of(hints[argument])
-        if not kind.accepts(value):
-            raise ConfigError(
-                f"{place}: {argument} of {name} must be {kind.meaning}, not {value!r}."
-            )
+        if fault := kind_of(hints[argument]).fault(value):
+            raise ConfigError(f"{place}: {argument} of {name} {fault}, not {shown(value)}.")
     return Operation(name, table[name], dict(bound.arguments))

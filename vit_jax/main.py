@@ -13,16 +13,27 @@ import sys
 from collections.abc import Callable, Sequence
 
 import jax
+from ml_collections import ConfigDict
 
-from vit_jax import train
-from vit_jax.command_line import Parser, add_process_flags, connect, parse_with_config
-from vit_jax.config_file import load_config
+from vit_jax import storage, train
+from vit_jax.command_line import (
+    Parser,
+    add_process_flags,
+    at_least_one,
+    connect,
+    parse_with_config,
+)
+from vit_jax.config import validate
+from vit_jax.config_file import describe, load_config
 from vit_jax.console import python_command, setup_logging
 from vit_jax.devices import distributed
+from vit_jax.digests import go_back
 from vit_jax.errors import ConfigError, UserError
+from vit_jax.training import claim
 from vit_jax.training.preemption import EXIT_CODE as PREEMPTED_EXIT_CODE
 from vit_jax.training.preemption import PreemptedError, stop_signal
 from vit_jax.training.step_log import NonFiniteLossError
+from vit_jax.training.workdir import expand_paths
 
 USER_ERROR_EXIT_CODE = 2
 NON_FINITE_LOSS_EXIT_CODE = 3
@@ -39,12 +50,28 @@ def parse_flags(
     """The flags, and the config's overrides as "KEY=VALUE"; raises ConfigError for unknown ones."""
     parser = Parser(command, description)
     parser.add_argument("--workdir", metavar="DIR", help="where its files go, and resume from")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="STEP",
+        type=at_least_one,
+        help="go on from this one, and rename later ones to STEP.damaged",
+    )
     parser.add_argument("--dry_run", action="store_true", help="check and describe the run only")
+    parser.add_argument(
+        "--print_config", action="store_true", help="list every key; * is not the default's value"
+    )
     add_process_flags(parser)
     flags, overrides = parse_with_config(parser, arguments)
-    if not flags.workdir and not flags.dry_run:
+    flags.workdir = flags.workdir and storage.expand(flags.workdir)
+    if not (flags.workdir or flags.dry_run or flags.print_config):
         raise ConfigError("Name a directory for the run's files: --workdir=DIR.")
     return flags, overrides
+
+
+def print_config(config: ConfigDict) -> None:
+    """Writes every key to standard output; raises ConfigError for a value that cannot work."""
+    validate(config)
+    print(describe(config))
 
 
 def run_command(
@@ -65,8 +92,14 @@ def run_command(
     exit_code, results, workdir = 0, {}, ""
     try:
         flags, overrides = parse_flags(arguments, command, description)
+        if flags.print_config:
+            print_config(load_config(flags.config, overrides))
+            return exit_code, results, workdir
         connect(flags)
-        config = load_config(flags.config, overrides)
+        config = expand_paths(load_config(flags.config, overrides))
+        if flags.checkpoint and not flags.dry_run:
+            with claim.held(flags.workdir):
+                go_back(flags.workdir, flags.checkpoint)
         with stop_signal() as stop:
             results = run(config, flags.workdir, dry_run=flags.dry_run, stop=stop)
         workdir = flags.workdir
@@ -79,6 +112,9 @@ def run_command(
     except PreemptedError as error:
         logger.warning("%s Start the same command again to go on.", error)
         exit_code = PREEMPTED_EXIT_CODE
+    except OSError as error:  # A full disk, a quota, a mount that vanished, too many open files.
+        logger.error("%s. Mend that, and start the same command again.", error)
+        exit_code = USER_ERROR_EXIT_CODE
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1:
             raise

@@ -6,8 +6,7 @@ import math
 import os
 from typing import Any
 
-from etils import epath
-
+from vit_jax import storage
 from vit_jax.errors import CheckpointError, ConfigError
 
 FORMAT_VERSION = 1
@@ -74,18 +73,18 @@ class ModelFile:
 
 def write_model_file(directory: str | os.PathLike[str], model_file: ModelFile) -> None:
     """Writes `directory/model.json`, whole or not at all."""
-    write_json(epath.Path(directory) / FILE_NAME, to_json(model_file))
+    storage.write_json(storage.join(os.fspath(directory), FILE_NAME), to_json(model_file))
 
 
 def read_model_file(directory: str | os.PathLike[str]) -> ModelFile:
     """Reads `directory/model.json`; raises CheckpointError if it is not there or not whole."""
-    path = epath.Path(directory) / FILE_NAME
+    path = storage.join(os.fspath(directory), FILE_NAME)
     try:
-        return decode(path.read_bytes())
+        return decode(storage.read(path))
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{path} is missing: {directory} is not a run's workdir.") from None
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
         raise CheckpointError(f"{path} {error}") from error
 
@@ -127,22 +126,6 @@ def decode(text: str | bytes) -> ModelFile:
         f"has format version {version}, written by a newer vit_jax; this one reads up to "
         f"{FORMAT_VERSION}: upgrade it."
     )
-
-
-def write_json(path: epath.Path, content: Any) -> None:
-    """Writes JSON to `path` in one step, so that a kill leaves the old file or the new one."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(without_nan(content), indent=2, sort_keys=True) + "\n")
-    temporary.replace(path)
-
-
-def without_nan(value: Any) -> Any:
-    """The same for JSON, which knows neither NaN nor infinity: null stands for them."""
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_tuple(value: Any) -> Any:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import glob as globbing
+import json
+import math
 import os
+import shutil
 import threading
 import uuid
 from collections.abc import Iterator
@@ -25,7 +28,7 @@ class Entry(NamedTuple):
 
 
 class Version(NamedTuple):
-    """What changes when a file does: its size in bytes, and when or as what it was written."""
+    """A file's size in bytes, and when or as what it was written: one changes when the file does."""
 
     size: int
     written: str
@@ -34,6 +37,18 @@ class Version(NamedTuple):
 def is_remote(path: str) -> bool:
     """Whether `path` is a URL."""
     return "://" in path
+
+
+def expand(path: str) -> str:
+    """A path with its leading `~` and its environment variables replaced; a URL's variables too."""
+    path = os.path.expandvars(path)
+    return path if is_remote(path) else os.path.expanduser(path)
+
+
+def expand_source(source: str) -> str:
+    """The same of what follows the kind of a data source, as in `folder:~/photos`."""
+    kind, separator, place = source.partition(":")
+    return kind + separator + expand(place)
 
 
 def join(folder: str, *names: str) -> str:
@@ -94,7 +109,7 @@ def is_folder(path: str) -> bool:
 
 
 def list_folder(path: str) -> Iterator[Entry]:
-    """What a folder holds, in any order.
+    """The files and folders in a folder, in any order.
 
     Raises:
         DataError: it cannot be listed.
@@ -130,16 +145,23 @@ def _list_remote(path: str) -> Iterator[Entry]:
 
 
 def glob(pattern: str) -> list[str]:
-    """The paths that a pattern with *, ? and [] matches; "**" spans folders."""
+    """The paths that a pattern with *, ? and [] matches; "**" spans folders.
+
+    Local folders at its beginning that are there as they are written are no patterns: "runs [v1]/*".
+    """
     if not is_remote(pattern):
-        return globbing.glob(pattern, recursive=True)
+        folder = os.path.dirname(pattern)
+        while folder and not os.path.isdir(folder):
+            folder = os.path.dirname(folder)
+        literal = globbing.escape(folder) + pattern[len(folder) :]
+        return globbing.glob(literal, recursive=True)
     filesystem = _filesystem(pattern)
     with _named_errors(pattern):
         return [filesystem.unstrip_protocol(path) for path in filesystem.glob(pattern)]
 
 
 def version_of(path: str) -> Version:
-    """What changes when the file at `path` does; raises OSError if there is none, as `read` does."""
+    """The version of the file at `path`; raises OSError if there is none, as `read` does."""
     if not is_remote(path):
         status = os.stat(path)
         return Version(status.st_size, str(status.st_mtime_ns))
@@ -174,24 +196,74 @@ def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
         os.close(descriptor)
 
 
-def write(path: str, content: bytes) -> None:
+def write(path: str | os.PathLike[str], content: bytes) -> None:
     """Writes a file, whole or not at all, with the folders above it; raises OSError if it cannot."""
+    path = os.fspath(path)
     if is_remote(path):
         try:
             _filesystem(path).pipe_file(path, content)  # Stores show an object when it is whole.
         except Exception as error:  # Each has its own.
             raise OSError(f"{path} cannot be written ({error})") from error
-        return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{uuid.uuid4().hex}"  # Others may be writing the same file.
-    try:
-        with open(temporary, "wb") as file:
+    elif os.path.exists(path) and not os.path.isfile(path):  # A pipe, /dev/stdout: none to replace.
+        with open(path, "wb") as file:
             file.write(content)
+    else:
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            file.write(content)
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Writes JSON as `write` does."""
+    write(path, f"{json.dumps(without_nan(content), indent=2, sort_keys=True)}\n".encode())
+
+
+def without_nan(value: Any) -> Any:
+    """The same for JSON, which knows neither NaN nor infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Gives the name of a file or folder to make, which becomes `path` where all goes well.
+
+    It lies beside `path`, or what that links to; the folders above are made. Whoever looks at `path`
+    sees what was there or all that is new, even after the machine fails. Raises OSError.
+    """
+    path = os.path.realpath(path)
+    # Others may be writing the same file, and its own name may be as long as names can be.
+    temporary = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}.tmp")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        yield temporary
+        _flush(temporary)
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        raise
+    finally:
+        with contextlib.suppress(OSError):  # It has gone, if all went well.
+            shutil.rmtree(temporary) if os.path.isdir(temporary) else os.remove(temporary)
+
+
+def _flush(path: str) -> None:
+    """Returns when a file, or those in a folder, are on the disk."""
+    files = [entry.path for entry in os.scandir(path)] if os.path.isdir(path) else [path]
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove(path: str) -> None:
+    """Removes a file; raises OSError if there is none or it may not."""
+    if not is_remote(path):
+        os.remove(path)
+        return
+    with _named_errors(path):
+        _filesystem(path).rm_file(path)
 
 
 @contextlib.contextmanager
@@ -206,7 +278,7 @@ def _named_errors(path: str) -> Iterator[None]:
 
 
 def _filesystem(path: str) -> fsspec.AbstractFileSystem:
-    """Where a URL leads; fsspec keeps one for each store."""
+    """The file system of a URL; fsspec keeps one for each store."""
     try:
         return fsspec.core.url_to_fs(path)[0]
     except (ImportError, ValueError) as error:

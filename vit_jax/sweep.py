@@ -16,14 +16,12 @@ import threading
 from collections.abc import Sequence
 
 import jax
-from etils import epath
 from ml_collections import ConfigDict
 
-from vit_jax import train
+from vit_jax import storage, train
 from vit_jax.config import validate
 from vit_jax.errors import ConfigError
 from vit_jax.main import run_command, summary
-from vit_jax.model_file import write_json
 from vit_jax.training.evaluation import wanted_metric
 from vit_jax.training.step_log import NonFiniteLossError
 
@@ -69,7 +67,7 @@ def sweep(
     if jax.process_index() == 0:
         record = {"metric": name, "best": best}
         record["measures"] = {rate: finished.get(rate) for rate in measures}  # None: diverged.
-        write_json(epath.Path(directory) / "sweep.json", record)
+        storage.write_json(storage.join(directory, "sweep.json"), record)
     final = config.copy_and_resolve_references()
     final.optimizer.learning_rate = best
     return train.run(final, os.path.join(directory, BEST), stop=stop)

@@ -9,14 +9,15 @@ import threading
 from collections.abc import Callable
 
 import jax
+from etils import epath
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax.checkpoint import Checkpoints, TrainState
+from vit_jax.checkpoint import Checkpoints, TrainState, check_path
 from vit_jax.data.dataset import open_dataset, with_index
 from vit_jax.devices import distributed, sharding
 from vit_jax.model_file import write_model_file
-from vit_jax.training import workdir
+from vit_jax.training import claim, workdir
 from vit_jax.training.beginning import Beginning, find_beginning
 from vit_jax.training.evaluation import Evaluation, open_evaluation
 from vit_jax.training.experiment import Experiment, make_experiment
@@ -57,6 +58,7 @@ def run(
     mesh = sharding.build_mesh(config.mesh)
     sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
     if not dry_run:
+        check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)
     index_dir = "" if dry_run else workdir.index_directory(directory)
     dataset = open_dataset(config, required=not dry_run, index_dir=index_dir)
@@ -67,7 +69,11 @@ def run(
     if dry_run:
         return {}
     evaluation = open_evaluation(experiment, with_index(config.data, index_dir))
-    return run_experiment(experiment, evaluation, beginning, directory, stop or threading.Event())
+    distributed.check_same("training examples", experiment.dataset.num_examples)
+    evaluation.check_same()
+    stop = stop or threading.Event()
+    with claim.held(workdir.open_directory(directory)):
+        return run_experiment(experiment, evaluation, beginning, directory, stop)
 
 
 def run_experiment(
@@ -79,9 +85,7 @@ def run_experiment(
 ) -> dict[str, float]:
     """Trains in the workdir `directory`; result and errors as in and of `run`."""
     config, num_examples = experiment.config, experiment.dataset.num_examples
-    distributed.check_same("training examples", num_examples)
-    evaluation.check_same()
-    directory = workdir.open_directory(directory)
+    directory = epath.Path(directory)
     workdir.enable_compilation_cache(directory)
     checkpoints = Checkpoints(
         directory, keep=config.keep_checkpoints, best_metric=evaluation.best_metric
@@ -102,13 +106,11 @@ def run_experiment(
         macs=experiment.options.macs(),
         max_skipped=config.data.max_skipped if experiment.dataset.skipping else None,
     )
-    try:
+    # Whatever fails, each is closed; an error of the last save is told rather than what it led to.
+    with contextlib.closing(checkpoints), contextlib.closing(log):
         profiler = Profiler(config.profile, directory)
         tools = Tools(evaluation, checkpoints, log, profiler, stopping_after(stop))
         train(experiment, state, frozen, tools)
-    finally:
-        log.close()
-        checkpoints.close()
     return log.last_record
 
 

@@ -1,14 +1,16 @@
-"""Sources that tests read from."""
+"""Sources that tests read from, and how these become batches."""
 
 import dataclasses
 
 import numpy as np
 
-from vit_jax.data.sources.examples import Example
+from vit_jax.data.loading.chunks import Loading
+from vit_jax.data.loading.order import Order
+from vit_jax.data.sources.examples import Example, Source
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbered:
+class Numbered(Source):
     """Images that hold their index."""
 
     size: int
@@ -23,3 +25,8 @@ class Numbered:
 
     def name_of(self, index):
         return f"numbered/{index}"
+
+
+def loading(source, transform, batch_size, seed, block=1, **options):
+    """Batches of the source's examples, in an order of their own."""
+    return Loading(source, transform, Order(len(source), seed, block), batch_size, **options)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.classes import LabelledForModel, difference, match_classes
-from vit_jax.data.sources.examples import Example
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import DataError
 
 
@@ -56,10 +56,10 @@ def test_lists_that_do_not_match_are_refused(model, count, data, message):
 
 
 @dataclasses.dataclass(frozen=True)
-class Labelled:
+class Labelled(Source):
     """One example of each label."""
 
-    labels: tuple
+    labels: tuple = dataclasses.field()
     class_names = ("cat", "dog")
 
     def __len__(self):

@@ -1,4 +1,4 @@
-"""A run's two splits together."""
+"""A run's training and evaluation data together."""
 
 import io
 import tarfile
@@ -8,7 +8,9 @@ import pytest
 
 from tests import tiny
 from tests.data.pictures import encode, photograph
+from tests.states import mesh_of
 from vit_jax.data.dataset import open_dataset
+from vit_jax.training.experiment import make_experiment
 
 
 def write_shard(path, labels):
@@ -35,16 +37,22 @@ def config(tmp_path):
     return config
 
 
+def open_splits(config):
+    """Training and evaluation, as a run opens them."""
+    experiment = make_experiment(config, mesh_of(1), open_dataset(config))
+    return experiment.dataset, experiment.setting(config.data).data.open()
+
+
 def test_what_stands_for_unreadable_examples_is_like_the_others_of_the_split(config):
     config.data.on_error = "skip"
-    dataset = open_dataset(config)
-    assert dataset.train_skipping.label == 0
-    np.testing.assert_array_equal(dataset.eval_skipping.label, np.zeros(3))
-    assert dataset.eval[0].label.shape == dataset.eval_skipping.label.shape
-    for skipping in (dataset.train_skipping, dataset.eval_skipping):
+    train, evaluation = open_splits(config)
+    assert train.skipping.label == 0
+    np.testing.assert_array_equal(evaluation.skipping.label, np.zeros(3))
+    assert evaluation.source[0].label.shape == evaluation.skipping.label.shape
+    for skipping in (train.skipping, evaluation.skipping):
         assert skipping.image.shape == (8, 8, 3)
 
 
 def test_unreadable_examples_are_errors_by_default(config):
-    dataset = open_dataset(config)
-    assert dataset.train_skipping is dataset.eval_skipping is None
+    train, evaluation = open_splits(config)
+    assert train.skipping is evaluation.skipping is None

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from tests.runs import LIMIT_SECONDS
 from vit_jax.data.picture_files import find_files, read_ahead, walk
 from vit_jax.errors import DataError
 
@@ -110,7 +111,7 @@ def test_reading_ahead_keeps_order_and_stops_at_its_limit():
 
     def slowly(item):
         if item == 0:
-            release.wait(10)
+            release.wait(LIMIT_SECONDS)
         release.set()
         return item * item
 

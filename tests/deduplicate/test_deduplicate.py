@@ -9,7 +9,7 @@ from vit_jax.config import default_config
 from vit_jax.data.sources.exclusions import read_list
 from vit_jax.data.sources.registry import open_source
 from vit_jax.deduplicate import __main__ as deduplicate
-from vit_jax.deduplicate.__main__ import main, split_place
+from vit_jax.deduplicate.__main__ import main, split_origin
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -116,7 +116,7 @@ def test_other_sources(data):
     ],
 )
 def test_a_place_may_name_a_split(text, expected):
-    assert split_place(text) == expected
+    assert split_origin(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 import re
 import socket
+import threading
+import time
 
+import jax
 import numpy as np
 import pytest
 from jax._src.clusters.ompi_cluster import OmpiCluster
 from jax._src.clusters.slurm_cluster import SlurmCluster
 
-from tests.runs import connected, start_command
+from tests.runs import LIMIT_SECONDS, connected, start_command
 from vit_jax.command_line import Parser, add_process_flags
 from vit_jax.devices import distributed
 from vit_jax.devices.distributed import Cluster, resolve, share_of_gpus
@@ -170,7 +173,7 @@ def test_processes_that_do_not_meet_end_with_one_message(tmp_path, process_id, m
         *connected(2)[process_id],
         "--coordinator_timeout=1",
     )
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 2, output
     assert len(output.splitlines()) == 1
     assert message in output
@@ -178,11 +181,56 @@ def test_processes_that_do_not_meet_end_with_one_message(tmp_path, process_id, m
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture
+def connection(monkeypatch):
+    """What JAX's runtime is asked for, in its place."""
+    asked = {}
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **arguments: asked.update(arguments))
+    monkeypatch.setattr(
+        distributed.atexit, "register", lambda *a, **k: asked.update(parting=(a, k))
+    )
+    return asked
+
+
+def test_the_others_miss_a_process_that_died_within_the_minutes_that_the_docs_promise(connection):
+    distributed.initialize(Cluster("localhost:1", 3, 2), timeout_seconds=20)
+    assert connection == {
+        **{"coordinator_address": "localhost:1", "num_processes": 3, "process_id": 2},
+        "local_device_ids": None,
+        "cluster_detection_method": "deactivate",
+        "initialization_timeout": 80,  # Above ours of 20 s, whose message explains.
+        "heartbeat_timeout_seconds": 60,  # `docs/launch.md`; JAX's own is 100.
+        "parting": ((distributed.shutdown,), {"exit_code": 1}),
+    }
+
+
+def test_a_process_on_its_own_connects_with_nobody(connection, monkeypatch):
+    monkeypatch.setattr(distributed, "_on_cloud_tpu", lambda: False)
+    monkeypatch.setattr("os.environ", {})
+    distributed.initialize(Cluster(), timeout_seconds=20)
+    assert connection == {}
+
+
+def test_a_process_that_failed_does_not_wait_for_ever_to_part(monkeypatch):
+    """It ends by itself, with its code, if the others do not come to the parting."""
+    ended, parted = [], threading.Event()
+    monkeypatch.setattr(distributed, "PARTING_SECONDS", 0.01)
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: parted.wait(60))
+    monkeypatch.setattr(distributed.logging, "shutdown", lambda: None)
+    monkeypatch.setattr(distributed.os, "_exit", lambda code: ended.append(code) or parted.set())
+    distributed.shutdown(exit_code=3)
+    assert ended == [3]
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: time.sleep(0.05))
+    distributed.shutdown(exit_code=0)
+    assert ended == [3], "who is done waits as long as the others work"
+
+
 def test_a_port_that_is_taken_is_named():
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"Process 0 could not start at {address}"):
-            distributed.initialize(Cluster(address, 2, 0), timeout_seconds=60)
+            distributed.initialize(Cluster(address, 2, 0), timeout_seconds=LIMIT_SECONDS)
     distributed.check_port(address)
 
 

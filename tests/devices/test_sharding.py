@@ -226,6 +226,37 @@ def test_every_model_is_split_wherever_it_can_be(name, axes):
             assert spec[0] is None, path
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("blocks/mlp/dense1/kernel", (512, 32, 64), (None, None, "fsdp")),  # Most of it: layers.
+        ("blocks/mlp/dense1/kernel", (512, 64, 32), (None, "fsdp", None)),
+        (
+            "blocks/mlp/dense2/kernel",
+            (512, 12, 12),
+            (None, None, None),
+        ),  # 8 divides the layers only.
+        ("blocks/norm1/scale", (64, 1024), (None, "fsdp")),
+        ("blocks/norm1/scale", (2048, 33), (None, None)),
+        ("embedding/kernel", (512, 32, 64), ("fsdp", None, None)),  # No layers here.
+        ("other_blocks/kernel", (512, 12, 12), ("fsdp", None, None)),
+    ],
+)
+def test_fsdp_never_splits_the_layers(name, shape, expected):
+    """A scan over them would gather the whole stack for each."""
+    mesh = mesh_of(data=1, fsdp=8)
+    assert tuple(sharding.partition_spec(name, shape, mesh)) == expected
+    # The same for a state of the optimiser's that has some of the layers only.
+    parent, _, leaf = name.partition("/")
+    params = {parent: {leaf: jax.ShapeDtypeStruct(shape, jnp.float32)}}
+    places = sharding.param_shardings(params, mesh)
+    fewer = {parent: {leaf: jax.ShapeDtypeStruct((8, *shape[1:]), jnp.float32)}}
+    found = sharding.like_params({"mu": fewer}, params, places, mesh)["mu"][parent][leaf]
+    copied = parent != "blocks" or not any(expected)
+    assert tuple(found.spec) == (() if parent != "blocks" else expected)
+    assert found.is_fully_replicated == copied
+
+
 def test_a_tensor_axis_that_does_not_divide_the_heads_is_refused():
     with pytest.raises(ConfigError, match=r"tensor=8 does not divide.*attention/"):
         sharding.param_shardings(abstract_params(), mesh_of(data=1, tensor=8))  # 3 heads.

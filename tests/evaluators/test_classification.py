@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.states import mesh_of
 from vit_jax.devices import sharding
-from vit_jax.evaluators.classification import ClassificationEvaluator
+from vit_jax.evaluators.classification import ClassificationMeans
 from vit_jax.objectives.losses import LOSSES
 
 
@@ -60,7 +60,7 @@ class Problem:
 )
 def test_means_are_over_images_not_batches(loss, num_images, batch_size):
     problem = Problem(num_images, num_classes=10)
-    evaluator = ClassificationEvaluator(forward, LOSSES[loss])
+    evaluator = ClassificationMeans(forward, LOSSES[loss])
     found = evaluator(problem.params, problem.batches(batch_size))
     assert found == pytest.approx(problem.expected(loss), rel=1e-5)
     assert all(type(value) is float for name, value in found.items() if name != "count")
@@ -77,7 +77,7 @@ def test_padding_may_hold_anything():
         logits = forward(params, images)
         return jnp.where(images.max((1, 2, 3))[:, None] == 0, jnp.nan, logits)
 
-    evaluator = ClassificationEvaluator(forward_with_nan, LOSSES["softmax"])
+    evaluator = ClassificationMeans(forward_with_nan, LOSSES["softmax"])
     found = evaluator(problem.params, [*whole, last])
     assert found == pytest.approx(problem.expected("softmax"), rel=1e-5)
 
@@ -89,7 +89,7 @@ def test_masked_rows_anywhere_are_not_counted():
     readable = [0, *range(4, 10)]
     for name in ("images", "labels", "logits"):
         setattr(problem, name, getattr(problem, name)[readable])
-    evaluator = ClassificationEvaluator(forward, LOSSES["softmax"])
+    evaluator = ClassificationMeans(forward, LOSSES["softmax"])
     found = evaluator(problem.params, batches)
     assert found == pytest.approx(problem.expected("softmax"), rel=1e-5)
 
@@ -98,7 +98,7 @@ def test_means_of_nothing_are_not_numbers():
     problem = Problem(4, num_classes=3)
     (batch,) = problem.batches(4)
     batch["mask"] = jnp.zeros(4, bool)
-    found = ClassificationEvaluator(forward, LOSSES["softmax"])(problem.params, [batch])
+    found = ClassificationMeans(forward, LOSSES["softmax"])(problem.params, [batch])
     assert found["count"] == 0
     assert np.isnan([found["loss"], found["accuracy"]]).all()
 
@@ -108,7 +108,7 @@ def test_means_of_nothing_are_not_numbers():
 )
 def test_top_5_is_reported_above_five_classes(num_classes, has_top5):
     problem = Problem(20, num_classes)
-    evaluator = ClassificationEvaluator(forward, LOSSES["softmax"])
+    evaluator = ClassificationMeans(forward, LOSSES["softmax"])
     found = evaluator(problem.params, problem.batches(8))
     expected = problem.expected("softmax")
     if not has_top5:
@@ -120,7 +120,7 @@ def test_top_5_is_reported_above_five_classes(num_classes, has_top5):
 def test_fifty_images_count_fifty_on_eight_devices_as_on_one(axes):
     mesh = mesh_of(8, **axes)
     problem = Problem(50, num_classes=10)
-    evaluator = ClassificationEvaluator(forward, LOSSES["softmax"])
+    evaluator = ClassificationMeans(forward, LOSSES["softmax"])
     alone = evaluator(problem.params, problem.batches(32, jax.devices()[0]))
     params = jax.device_put(problem.params, NamedSharding(mesh, PartitionSpec()))
     found = evaluator(params, problem.batches(32, sharding.batch_sharding(mesh)))
@@ -136,7 +136,7 @@ def test_batches_are_read_one_late_and_every_one_once():
             taken.append(number)
             yield batch
 
-    evaluator = ClassificationEvaluator(forward, LOSSES["softmax"])
+    evaluator = ClassificationMeans(forward, LOSSES["softmax"])
     with jax.transfer_guard("disallow"):
         placed = list(problem.batches(4, jax.devices()[0]))
         found = evaluator(jax.device_put(problem.params), placed)
@@ -151,7 +151,7 @@ def test_any_of_an_images_classes_is_right():
     for row, ranks in enumerate([(0, 8), (1, 9), (3,), (5,), (9, 0), (8, 7), (4, 6), (2,), (6,)]):
         targets[row, order[row, list(ranks)]] = 1
     problem.labels = targets
-    evaluate = ClassificationEvaluator(forward, LOSSES["sigmoid"])
+    evaluate = ClassificationMeans(forward, LOSSES["sigmoid"])
     found = evaluate(problem.params, problem.batches(4))
     assert found["count"] == 9
     np.testing.assert_allclose(found["accuracy"], 2 / 9)  # Rank 0 is a class in rows 0 and 4.

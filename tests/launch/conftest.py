@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from tests.runs import ROOT
+from tests.runs import LIMIT_SECONDS, ROOT
 
 STUB = """\
 #!{python}
@@ -66,7 +66,7 @@ class Stubs:
     def run(self, *command, **environment):
         """The exit code, standard output and standard error of a command."""
         process = self.start(*command, **environment)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=LIMIT_SECONDS)
         return process.returncode, output, errors
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 COMMANDS = ("sbatch", "srun", "scontrol", "scancel", "sinfo", "squeue")
-START_SECONDS = END_SECONDS = 60
+START_SECONDS = END_SECONDS = 300
 CONFIG = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)

@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.runs import ROOT
+from tests.runs import LIMIT_SECONDS, ROOT
 from vit_jax.devices.distributed import Cluster, resolve
 
 LAUNCHER = (sys.executable, ROOT / "launch/gke/run.py")
@@ -139,13 +139,14 @@ def test_a_failed_job_fails(launch):
 
 def test_ctrl_c_leaves_the_run_alone(stubs):
     stubs.add(
-        "kubectl", "if 'logs' in arguments: time.sleep(50)\nprint('b16-0-a Running', flush=True)"
+        "kubectl",
+        "if 'logs' in arguments: time.sleep(600)\nprint('b16-0-a Running', flush=True)",
     )
     process = stubs.start(*LAUNCHER, *GPU, "--", *RUN)
     while not any("logs" in call for call in stubs.calls):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 130
     assert "Traceback" not in errors
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.runs import ROOT
+from tests.runs import LIMIT_SECONDS, ROOT
 
 GPU_HOST = ("bash", ROOT / "launch/gpu_host.sh")
 SLURM = ("bash", ROOT / "launch/slurm.sbatch")
@@ -46,13 +46,13 @@ def test_gpu_host_passes_signals_on_and_does_not_restart(stubs, number):
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         print("ready", flush=True)
-        time.sleep(50)
+        time.sleep(600)
         """,
     )
     process = stubs.start(*GPU_HOST, "--", *RUN, PYTHON="python")
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert output == f"got {number:d}\n"
     assert process.returncode == 75
     assert len(stubs.calls) == 2
@@ -107,7 +107,7 @@ def test_slurm_waits_for_the_tasks_when_it_is_signalled_itself(stubs):
     while process.stdout.readline() != "ready\n":
         pass
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 75
     assert stubs.calls[-1] == REQUEUE
 

@@ -10,14 +10,13 @@ import time
 import pytest
 
 from tests.launch.slurm_cluster import cluster, missing
-from tests.runs import ROOT, read_metrics
+from tests.runs import LIMIT_SECONDS, ROOT, read_metrics
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(missing()), reason=missing() or "none"),
 ]
 TOTAL_STEPS = 200
-RUN_SECONDS = 300
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_NUM_CPU_DEVICES": "2",
@@ -58,14 +57,13 @@ class Slurm:
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
-    with cluster() as variables, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+def slurm():
+    with cluster() as variables:
         yield Slurm(variables)
 
 
 def wait_until(happened, log):
-    deadline = time.monotonic() + RUN_SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while not happened():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)

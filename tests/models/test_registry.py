@@ -65,6 +65,10 @@ PARAMETERS = {
 
 # What else the same tables give: (name, image size, classes, representation) -> parameters.
 FURTHER_PARAMETERS = {
+    # By hand, from the sizes in Big Vision's models/vit.py.
+    ("ViT-M/16", 224, 1000, 0): 38_837_736,
+    ("ViT-So400m/14", 224, 1000, 0): 413_597_656,
+    ("ViT-e/14", 224, 1000, 0): 3_807_214_312,
     ("ViT-Ti/16", 384, 1000, 0): 5_790_376,
     ("ViT-S/16", 384, 21843, 384): 30_368_979,
     ("ViT-B/32", 384, 18291, 768): 102_184_563,

@@ -1,9 +1,12 @@
 """Dropout, stochastic depth, patch dropout, LayerScale, query/key norm, registers and pooling."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.models.filled import (
     filled_model,
@@ -14,6 +17,7 @@ from tests.models.filled import (
     with_parameters,
 )
 from vit_jax.models import model_options
+from vit_jax.models.base import mean_pool
 from vit_jax.models.layers import dropout, stochastic_depth
 from vit_jax.models.vit import drop_patches, drop_rates
 
@@ -41,6 +45,18 @@ def test_dropout_zeroes_elements_and_keeps_the_mean():
     assert dropout(x, 0.25, None) is x
 
 
+def test_dropout_is_drawn_for_each_element_by_itself():
+    """No two slices along any axis agree more than by chance: 4,096 elements, 5 standard errors."""
+    dropped = np.asarray(dropout(jnp.ones((64, 64, 64)), 0.25, jax.random.key(0))) == 0
+    for axis in range(3):
+        first, second, *_ = np.moveaxis(dropped, axis, 0)
+        assert abs(correlation(first, second)) < 5 / 64
+
+
+def correlation(first, second):
+    return np.corrcoef(first.ravel(), second.ravel())[0, 1]
+
+
 def test_what_is_kept_is_rescaled_in_float32():
     x = jnp.full((64, 64), 100, jnp.bfloat16)
     expected = jnp.float32(100 / 0.9).astype(jnp.bfloat16)  # 100 / bfloat16(0.9) rounds to more.
@@ -57,6 +73,15 @@ def test_the_norm_after_pooling_keeps_float32_in_a_bfloat16_model():
     model = filled_model("ViT-B/16", **options, dtype="bfloat16")
     values = intermediates(model, random_images(model.options), "pre_logits")["pre_logits"]
     assert (values.astype(jnp.bfloat16) != values).any()
+
+
+def test_features_are_averaged_in_float32():
+    """What bfloat16 has no number for: its neighbours of 1 are 1 / 128 apart."""
+    x = np.float32([[[1, 3], [1, 4]], [[1 + 1 / 128, 5], [1, 6]]]).reshape(1, 2, 2, 2)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        mean = mean_pool(jnp.asarray(x, dtype))
+        assert mean.dtype == jnp.float32
+        np.testing.assert_array_equal(mean, [[1 + 1 / 512, 4.5]])
 
 
 def test_stochastic_depth_drops_whole_images_and_keeps_the_mean():
@@ -78,14 +103,87 @@ def test_drop_rates_are_linear_over_the_depth_or_constant():
     assert drop_rates(model_options("ViT-B/16", **TINY)) is None
 
 
-def test_stochastic_depth_acts_in_training_only():
-    model = filled_model("ViT-B/16", **TINY, stochastic_depth_rate=0.9)
-    images = np.repeat(random_images(model.options, 1), 64, axis=0)
+@pytest.mark.parametrize(("name", "depth"), [("ViT-B/16", 2), ("Axial-ViT-B/16", 1)])
+def test_every_branch_of_every_image_is_dropped_by_itself(name, depth):
+    """Four branches make sixteen outcomes, all as likely; in training only."""
+    options = {**TINY, "depth": depth, "stochastic_depth_rate": 0.5}
+    model = filled_model(name, **options, stochastic_depth_schedule="constant")
+    images = np.repeat(random_images(model.options, 1), 1600, axis=0)
     evaluated = predict(model, images)
     np.testing.assert_allclose(evaluated - evaluated[:1], 0, atol=1e-5)
     trained = predict(model, images, jax.random.key(0))
-    outcomes = np.unique(np.round(trained[:, 0], 3))
-    assert 2 <= len(outcomes) <= 4  # Block 1 never drops; block 2 drops two branches or one.
+    _, outcomes, counts = np.unique(
+        np.round(trained[:, 0], 3), return_inverse=True, return_counts=True
+    )
+    assert len(counts) == 16
+    standard_error = np.sqrt(1600 / 16 * (15 / 16))
+    np.testing.assert_allclose(counts, 100, atol=4 * standard_error)
+    same = (outcomes[1:] == outcomes[:-1]).mean()  # Neighbours agree by chance only.
+    assert same == pytest.approx(1 / 16, abs=4 * np.sqrt(15 / 16**2 / 1600))
+
+
+# Where dropout acts, by the parameter that is added before it or summed over it: its gradient is
+# exactly 0 where its element is dropped.
+VIT_SITES = [
+    "blocks/attention/value/bias",
+    "blocks/attention/out/bias",
+    "blocks/mlp/dense1/bias",
+    "blocks/mlp/dense2/bias",
+]
+AXIAL_SITES = [
+    site.replace("blocks/", f"blocks/{axis}/") for axis in ("row", "column") for site in VIT_SITES
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "sites"), [("ViT-B/16", VIT_SITES), ("Axial-ViT-B/16", AXIAL_SITES)]
+)
+def test_no_two_dropouts_share_their_random_numbers(name, sites):
+    """One token of 16 features, 16 heads of one feature each, 64 keys."""
+    one_token = {"image_size": 2, "patch_size": 2, "pooling": "average", "num_classes": 3}
+    sizes = {"width": 16, "depth": 2, "mlp_width": 16, "num_heads": 16}
+    rates = {"dropout_rate": 0.5, "attention_dropout_rate": 0.25}
+    model = filled_model(name, **one_token, **sizes, **rates)
+    graphdef, state = nnx.split(model)
+    images = random_images(model.options, 1)
+
+    def slopes(key):
+        return jax.grad(lambda state: nnx.merge(graphdef, state)(images, key=key)[0, 0])(state)
+
+    keys = jax.random.split(jax.random.key(0), 64)
+    found = jax.jit(lambda keys: jax.lax.map(slopes, keys))(keys)
+    slope_of = {"/".join(map(str, path)): leaf[...] for path, leaf in nnx.to_flat_state(found)}
+    dropped = {"embedding": np.asarray(slope_of["embedding/bias"]) == 0}
+    for site in sites:
+        for layer in range(2):
+            dropped[site, layer] = np.asarray(slope_of[site])[:, layer].reshape(64, 16) == 0
+    for site, mask in dropped.items():
+        rate = 0.25 if "value/bias" in site[0] else 0.5
+        assert mask.mean() == pytest.approx(rate, abs=4 * np.sqrt(rate * (1 - rate) / 1024)), site
+        assert abs(correlation(mask[1:], mask[:-1])) < 5 / np.sqrt(1008), site  # Of two keys.
+    for (first, a), (second, b) in itertools.combinations(dropped.items(), 2):
+        assert abs(correlation(a, b)) < 5 / np.sqrt(1024), (first, second)
+
+
+def test_every_image_leaves_out_patches_of_its_own_in_training():
+    model = filled_model("ViT-B/16", **TINY, patch_dropout_rate=0.5)
+    images = np.repeat(random_images(model.options, 1), 16, axis=0)
+    graphdef, state = nnx.split(model)
+
+    @jax.jit
+    def slopes(images, key):
+        return jax.grad(lambda images: nnx.merge(graphdef, state)(images, key=key).sum())(images)
+
+    def seen(key):
+        """Which of the 2 x 3 patches change anything, [16, 6]."""
+        patches = np.asarray(slopes(images, key)).reshape(16, 2, 4, 3, 4, 3) != 0
+        return patches.any((2, 4, 5)).reshape(16, 6)
+
+    left = seen(jax.random.key(0))
+    assert left.sum(1).tolist() == [3] * 16
+    assert len(np.unique(left, axis=0)) > 5
+    assert (left != seen(jax.random.key(1))).any()
+    assert seen(None).all()
 
 
 @pytest.mark.parametrize(("rate", "kept"), [(0.5, 6), (0.3, 8), (0.99, 1)])

@@ -169,6 +169,65 @@ def test_cutmix_shares_are_uniform_but_for_the_border():
     assert found.max() <= 1
 
 
+# ---------------------------------------------------------------------------- independence
+
+
+def draws(steps=4_000, **values):
+    """What is drawn for each of many steps: λ, the box's centre where it is whole, the partners."""
+    batch = jax.tree.map(jnp.asarray, batch_of(4, 40, 40))
+    config = Mixing(**values)
+
+    @jax.jit
+    @jax.vmap
+    def draw(step):
+        paired = pair(batch, step, 0, config)
+        return paired["opacity"][0], paired["box"][0], paired["partner_label"]
+
+    return map(np.asarray, draw(np.arange(steps)))
+
+
+def assert_uncorrelated(*values):
+    """Within 4 standard errors."""
+    correlations = np.corrcoef(values)[np.triu_indices(len(values), 1)]
+    assert np.abs(correlations).max() < 4 / np.sqrt(len(values[0]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_drawn_for_mixup_is_independent_from_step_to_step(form):
+    opacity, _, partners = draws(form=form, **MIXUP)
+    assert len(np.unique(opacity)) > 3_990
+    assert_uncorrelated(opacity[1:], opacity[:-1])
+    if form == "deit":  # One row's partner: itself and the others are as likely.
+        assert_uncorrelated(opacity[1:], partners[1:, 0], partners[:-1, 0])
+        counts = np.bincount(partners[:, 0])
+        np.testing.assert_allclose(counts, 1_000, atol=4 * np.sqrt(4_000 * 3 / 16))
+        assert len(np.unique(partners, axis=0)) == 24
+
+
+def test_the_rectangles_places_and_size_are_independent_from_step_to_step():
+    _, box, partners = draws(form="deit", **CUTMIX)
+    top, bottom, left, right = box.T
+    inside = (top > 0) & (bottom < 40) & (left > 0) & (right < 40)  # The centre is known there.
+    height, y, x = ((v[inside]) for v in (bottom - top, top + bottom, left + right))
+    assert inside.sum() > 500
+    assert_uncorrelated(height, y, x, partners[inside, 0])
+    assert_uncorrelated(y[1:], y[:-1])
+    assert_uncorrelated(height[1:], height[:-1])
+
+
+def test_whether_how_and_how_much_is_mixed_are_independent():
+    """Of the mixed batches, half are CutMix; and λ is as likely above 1/2 as below, in either."""
+    opacity, box, _ = draws(form="deit", probability=0.5, **BOTH)
+    area = (box[:, 1] - box[:, 0]) * (box[:, 3] - box[:, 2]) / 1600
+    mixes, cuts = opacity > 0, area < 1
+    assert abs(mixes.mean() - 0.5) < 4 * 0.5 / np.sqrt(4_000)
+    assert abs(cuts[mixes].mean() - 0.5) < 4 * 0.5 / np.sqrt(mixes.sum()) + 0.02  # Some are whole.
+    blended = opacity[mixes & ~cuts & (opacity < 1)]
+    standard_error = 0.5 / np.sqrt(len(blended))  # At most, of what is in [0, 1].
+    assert abs(blended.mean() - 0.5) < 4 * standard_error
+    assert abs((blended < 0.5).mean() - 0.5) < 4 * standard_error
+
+
 # ---------------------------------------------------------------------------- how often
 
 

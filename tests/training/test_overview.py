@@ -1,68 +1,50 @@
 """What a run says of itself before it starts."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import tiny
 from tests.states import mesh_of
-from vit_jax.checkpoint import TrainState
-from vit_jax.config import Durations, default_config, model_options
-from vit_jax.devices import sharding
-from vit_jax.optimizer.groups import parameter_groups
+from vit_jax.config import Durations, default_config
+from vit_jax.data.dataset import open_dataset
 from vit_jax.optimizer.schedules import make_schedule
 from vit_jax.training import overview
+from vit_jax.training.experiment import make_experiment
 
-DURATIONS = Durations(total=100, warmup=10, cooldown=0, eval_every=25, checkpoint_every=0)
 
-
-def abstract_state(mesh):
-    """A state of a 512 x 512 kernel and a bias."""
-    shapes = {
-        "kernel": jax.ShapeDtypeStruct((512, 512), jnp.float32),
-        "bias": jax.ShapeDtypeStruct((512,), jnp.float32),
-    }
-    places = sharding.param_shardings(shapes, mesh)
-    params = jax.tree.map(
-        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-        shapes,
-        places,
-    )
-    return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, (), None)
+@functools.cache
+def experiment_of(mesh, **values):
+    config = tiny.get_config()
+    given = {"optimizer.grad_clip_norm": 0.0, "total_steps": 100, "warmup_steps": 10}
+    config.update_from_flattened_dict({**given, "eval_every_steps": 25, **values})
+    return make_experiment(config, mesh, open_dataset(config))
 
 
 def describe(mesh, **values):
-    config = default_config()
-    config.update_from_flattened_dict({"data.source": "digits", **values})
-    state = abstract_state(mesh)
-    return overview.describe_run(
-        config,
-        model_options(config, num_classes=10),
-        1437,
-        DURATIONS,
-        make_schedule("cosine", base=1e-3, total_steps=100, warmup_steps=10),
-        parameter_groups(config.optimizer, state.params),
-        state,
-        mesh,
-    )
+    return overview.describe_run(experiment_of(mesh, **values))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "model     ViT-B/16 for 10 classes at 224x224 px: 263k parameters, 17.6 GMACs per image",
+        "model     ViT-Ti/2 for 10 classes at 8x8 px: 18.2k parameters, 0.000318 GMACs per image",
         "computing in float32",
         "data      digits, 1,437 examples an epoch",
-        "images    inception(min_area=0.05, max_area=1.0): TensorFlow's random box (sample_distorted",
+        "images    pad(pixels=1, ",
         "\n          flip: every other image mirrored",
-        "batch     128 per update, 128 on each of 1 cpu devices (data=1 x fsdp=1 x tensor=1)",
-        "length    100 updates (8.907 epochs), warm-up 10, evaluation every 25 and at the end, "
+        "\n          normalised: (pixel / 255 - mean) / deviation, mean 0.5, deviation 0.5\n",
+        "batch     32 per update, 32 on each of 1 cpu devices (data=1 x fsdp=1 x tensor=1)",
+        "length    100 updates (2.227 epochs), warm-up 10, evaluation every 25 and at the end, "
         "checkpoint at the end",
         "optimizer adamw (b1=0.9, b2=0.999, momentum_dtype=float32)",
         "schedule  cosine (end=0.0): 0 (update 1), 0.001 (update 11)",
-        "decay_multipliers 'kernel$' x 1: 1 name, kernel",
-        "kernel",
-        "262,656",
+        "decay_multipliers 'kernel$' x 1: 14 names, ",
+        "blocks/attention/query/kernel",
+        "18,218",
     ],
 )
 def test_a_run_is_described(text):
@@ -77,10 +59,10 @@ def test_the_augmentation_is_described_in_order():
 
 def test_the_loss_and_what_is_done_to_gradients_are_described():
     given = {"objective.loss": "sigmoid", "optimizer.grad_clip_norm": 0.0}
-    assert "loss      sigmoid\n" in describe(mesh_of(1), **given)
+    assert "objective classification, sigmoid\n" in describe(mesh_of(1), **given)
     given = {"objective.label_smoothing": 0.1, "optimizer.grad_clip_norm": 1.0, "ema_decay": 0.99}
     assert (
-        "loss      softmax, label smoothing 0.1, gradients clipped at norm 1.0, "
+        "objective classification, softmax, label smoothing 0.1, gradients clipped at norm 1.0, "
         "parameters averaged by 0.99\n"
     ) in describe(mesh_of(1), **given)
 
@@ -100,9 +82,9 @@ def test_a_note_is_shown_if_there_is_one():
 
 def test_the_sharding_is_shown_on_several_devices():
     assert "bytes per device" not in describe(mesh_of(1))
-    text = describe(mesh_of(8, fsdp=4))
-    assert "fsdp, -" in text
-    assert f"{512 * 512 // 4 * 4:,}" in text
+    text = describe(mesh_of(8, fsdp=4), **{"model.width": 128, "model.mlp_width": 512})
+    assert "-, -, fsdp" in text
+    assert f"{2 * 128 * 512 // 4 * 4:,}" in text
     assert "copied" in text
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.runs import start
+from tests.runs import LIMIT_SECONDS, start
 from vit_jax.training.preemption import EXIT_CODE, stop_signal
 
 
@@ -21,7 +21,7 @@ def test_the_first_signal_sets_the_event(number, caplog):
         assert not stop.is_set()
         os.kill(os.getpid(), signal.SIGCHLD)
         os.kill(os.getpid(), number)
-        assert stop.wait(5)
+        assert stop.wait(LIMIT_SECONDS)
     assert caplog.messages == [f"{signal.Signals(number).name}: saving, then stopping."]
 
 
@@ -44,7 +44,7 @@ def test_the_second_signal_ends_the_process_even_while_it_compiles(number):
     assert process.stdout.readline() == f"{name}: saving, then stopping.\n"
     assert process.poll() is None
     process.send_signal(number)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert output == f"{name} again: ending at once.\n"
     assert process.returncode == 128 + number
 

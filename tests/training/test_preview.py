@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from tests.states import mesh_of
-from vit_jax.config import default_config
 from vit_jax.devices import sharding
-from vit_jax.objectives.mixing import mixed_images, pair
+from vit_jax.objectives.base import Labels, Objective
+from vit_jax.objectives.classification import Classification
+from vit_jax.objectives.mixing import Mixing, mixed_images, pair
 from vit_jax.training.preview import (
     LINE_HEIGHT,
     NUM_IMAGES,
-    caption,
     draw,
     image_grid,
     make_preview,
@@ -39,11 +39,14 @@ def tiles_of(picture, height, width, lines=1):
     ],
 )
 def test_a_caption_names_the_classes(target, expected):
-    assert caption(np.float32(target), NAMES) == expected
+    assert Objective({}, None, Labels(NAMES, 4)).captions(np.float32([target])) == [expected]
 
 
 def test_without_names_a_caption_has_the_index():
-    assert caption(np.float32([0, 0, 1]), ()) == ["2"]
+    objective = Objective({}, None, Labels((), 3))
+    assert (
+        objective.captions(np.float32([[0, 0, 1]])) == objective.captions(np.int32([2])) == [["2"]]
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,16 +79,16 @@ def test_image_grid_goes_row_by_row():
 
 @pytest.mark.parametrize("alpha", [0.0, 0.8])
 def test_the_picture_shows_what_the_step_learns_from(alpha):
-    config, mesh = default_config(), mesh_of(8)
-    config.seed, config.objective.mixing.mixup_alpha = 5, alpha
+    options, mesh = Classification.Options(mixing=Mixing(mixup_alpha=alpha)), mesh_of(8)
+    objective = Classification(options, network=None, labels=Labels(NAMES, 4))
     batch = {
         "image": np.random.default_rng(0).integers(0, 256, (48, 96, 96, 3), np.uint8),
         "label": np.arange(48, dtype=np.int32) % 4,
         "mask": np.ones(48, bool),
     }
     batch = jax.device_put(batch, sharding.batch_sharding(mesh))
-    picture = make_preview(config, 4, NAMES, mesh)(batch, 7)
-    expected = np.rint(mixed_images(pair(batch, 6, 5, config.objective.mixing)))
+    picture = make_preview(objective, 5, mesh)(batch, 7)
+    expected = np.rint(mixed_images(pair(batch, 6, 5, options.mixing)))
     tiles = tiles_of(picture, 96, 96, lines=2 if alpha else 1)
     assert len(tiles) == NUM_IMAGES
     assert np.abs(tiles - expected[:NUM_IMAGES]).max() <= 1

@@ -203,3 +203,11 @@ def test_slow_data_is_advised_on_once(opened, caplog, monkeypatch):
     assert len(advice) == 1
     assert advice[0].startswith("60 % of the time")
     assert "vit_jax.benchmark input" in advice[0]
+
+
+def test_a_record_is_in_the_file_one_step_after_it_was_printed(opened, tmp_path):
+    log = opened(every_steps=1000)
+    for step in range(1, STEPS_IN_FLIGHT + 3):  # The first is reported, and the next.
+        log.add(step, metrics_of(1.0))
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["step"] == 1

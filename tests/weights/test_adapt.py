@@ -75,6 +75,26 @@ def test_the_head_follows_the_class_names(tmp_path, path):
     assert rows["head/bias"].note == "other class names in the file"
 
 
+@pytest.mark.parametrize("change", ["turned", "swapped", "one name"])
+def test_the_same_classes_in_another_order_are_other_classes(tmp_path, path, change):
+    """Column 0 of the file's head would answer for another class."""
+    letters = list("abcdefghij")
+    others = {
+        "turned": letters[::-1],
+        "swapped": [*letters[:8], "j", "i"],
+        "one name": [*letters[:9], "J"],
+    }[change]
+    vit_jax.save_model(vit_jax.load_model(path), tmp_path / "out.npz", class_names=letters)
+    _, params, rows, _ = initialize(tmp_path / "out.npz", class_names=tuple(others))
+    assert set(statuses(rows)) == {"head/kernel", "head/bias"}
+    assert (params["head/kernel"] == 7).all(), "the fresh one"
+    _, params, rows, _ = initialize(tmp_path / "out.npz", class_names=letters)  # A list of them.
+    assert statuses(rows) == {}
+    np.testing.assert_array_equal(
+        params["head/kernel"], golden("vit_token")["params"]["head/kernel"]
+    )
+
+
 def test_a_file_without_a_head(tmp_path):
     tensors = {k: v for k, v in golden("vit_token")["params"].items() if not k.startswith("head")}
     path = write_npz(tmp_path / "trunk.npz", tensors)

@@ -161,3 +161,17 @@ def test_other_families_become_programs_too(tmp_path):
     exported = jax.export.deserialize((tmp_path / "out.stablehlo").read_bytes())
     images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
     np.testing.assert_allclose(exported.call(images), logits(model, images), rtol=0, atol=1e-5)
+
+
+def test_an_export_knows_its_numbers(workdir, tmp_path):
+    model = vit_jax.load_model(workdir[0])
+    vit_jax.save_model(model, tmp_path / "export", "vit_jax")
+    file = tmp_path / "export" / "params.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1  # Of a tensor: the header comes first.
+    file.write_bytes(content)
+    with pytest.raises(WeightsError, match=r"damaged: its numbers are not those"):
+        vit_jax.load_model(tmp_path / "export")
+    tensors = safetensors.numpy.load_file(file)
+    safetensors.numpy.save_file(tensors, file)  # As earlier versions wrote it.
+    vit_jax.load_model(tmp_path / "export")

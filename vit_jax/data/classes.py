@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from vit_jax.data.sources.examples import Example, Source, fetch, has_label_sets
+from vit_jax.data.sources.examples import Example
 from vit_jax.data.sources.splits import abbreviate
+from vit_jax.data.sources.views import View
 from vit_jax.errors import DataError
 
 
@@ -47,20 +48,21 @@ def match_classes(
         return numbers, f"classes are matched by number, and the data calls 0 {data_names[0]!r}"
     if tuple(model_names) == tuple(data_names):
         return numbers, ""
-    places = {name: place for place, name in enumerate(model_names)}
+    known = {name: number for number, name in enumerate(model_names)}
     for number, name in enumerate(data_names):
-        if name not in places:
-            known = number < len(model_names)
-            there = f"{model_names[number]!r} there" if known else "absent there"
+        if name not in known:
+            there = (
+                f"{model_names[number]!r} there" if number < len(model_names) else "absent there"
+            )
             raise ClassesDifferError(
                 f"class {number} of the data, {name!r}, is not among the model's {num_classes:,} "
                 f"classes ({number} is {there}): {abbreviate(model_names)}."
             )
-    if len(places) < len(model_names) or len(set(data_names)) < len(data_names):
+    if len(known) < len(model_names) or len(set(data_names)) < len(data_names):
         raise ClassesDifferError(
             "a class name occurs twice, so classes in another order cannot be matched."
         )
-    labels = np.array([places[name] for name in data_names], np.int32)
+    labels = np.array([known[name] for name in data_names], np.int32)
     remarks = []
     if len(labels) < num_classes:
         remarks.append(f"the data has {len(labels)} of the model's {num_classes:,} classes")
@@ -71,46 +73,22 @@ def match_classes(
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledForModel:
-    """A source with the labels of a model's classes.
+class LabelledForModel(View):
+    """A source with the labels of a model's classes; `class_names` stay the source's own.
 
-    `labels` is what `match_classes` returns; `class_names` stay the source's own.
+    `model_labels` is what `match_classes` returns.
     """
 
-    source: Source
-    labels: np.ndarray
+    model_labels: np.ndarray
     num_classes: int
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The source's own."""
-        return self.source.class_names
-
-    @property
-    def multi_label(self) -> bool:
-        """As the source says."""
-        return has_label_sets(self.source)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Example:
-        return self._relabelled(self.source[index])
-
-    def fetch(self, indices: Sequence[int]) -> Iterator[Example | Exception]:
-        """Several examples; see `examples.fetch`."""
-        for example in fetch(self.source, indices):
-            yield self._relabelled(example) if isinstance(example, Example) else example
-
-    def name_of(self, index: int) -> str:
-        """The example's name."""
-        return self.source.name_of(index)
-
-    def _relabelled(self, example: Example) -> Example:
+    def seen(self, index: int, example: Example) -> Example:
+        """The example with the model's label, or targets float32 [num_classes]."""
+        del index
         if np.ndim(example.label) == 0:
-            return example._replace(label=int(self.labels[example.label]))
+            return example._replace(label=int(self.model_labels[example.label]))
         targets = np.zeros(self.num_classes, np.float32)
-        targets[self.labels] = example.label
+        targets[self.model_labels] = example.label
         return example._replace(label=targets)
 
 
@@ -123,6 +101,10 @@ def difference(before: Sequence[str], now: Sequence[str]) -> str:
         return "; ".join(f"{word}: {abbreviate(names)}" for word, names in parts if names)
     pairs = enumerate(itertools.zip_longest(before, now))
     return next(
-        (f"class {place} was {old!r} and is {new!r}" for place, (old, new) in pairs if old != new),
+        (
+            f"class {number} was {old!r} and is {new!r}"
+            for number, (old, new) in pairs
+            if old != new
+        ),
         "not at all",
     )

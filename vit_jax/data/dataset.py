@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 from vit_jax.data.images.transforms import train_transform
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.cache import Cached
-from vit_jax.data.loading.chunks import Skipping
+from vit_jax.data.loading.chunks import Loading, Skipping
 from vit_jax.data.loading.order import Order
-from vit_jax.data.sources.examples import Source, has_label_sets
+from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.models.base import as_pair
@@ -46,7 +46,7 @@ class Dataset:
     @property
     def several_labels(self) -> bool:
         """Whether an image has any number of classes."""
-        return self.source is not None and has_label_sets(self.source)
+        return self.source is not None and self.source.multi_label
 
 
 def with_index(data: ConfigDict, index_dir: str) -> ConfigDict:
@@ -82,7 +82,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
         training=True,
     )
     names = source.class_names
-    check_classes(config, len(names), has_label_sets(source))
+    check_classes(config, len(names), source.multi_label)
     if data.cache_gib:
         source = Cached(source, channels, data.cache_gib, data.max_image_gib)
     skipping = None
@@ -112,10 +112,19 @@ def check_classes(config: ConfigDict, found: int, several: bool) -> None:
         )
 
 
-def train_order(config: ConfigDict, dataset: Dataset) -> Order:
-    """The order of the training examples, without repeated augmentation."""
+def train_loading(config: ConfigDict, dataset: Dataset) -> Loading:
+    """The loading of training batches."""
     block = BLOCK if config.data.shuffle == "blocks" else 1
-    return Order(len(dataset.source), config.seed, block)
+    return Loading(
+        dataset.source,
+        dataset.transform,
+        Order(len(dataset.source), config.seed, block),
+        config.batch_size,
+        copies=config.data.repeated_augmentation,
+        skipping=dataset.skipping,
+        num_threads=config.data.num_threads,
+        num_workers=config.data.num_workers,
+    )
 
 
 def train_batches(
@@ -127,17 +136,4 @@ def train_batches(
     stop: int | None,
 ) -> Iterator[Batch]:
     """The batches of updates `start` + 1 to `stop`, if any, on the devices; close it when done."""
-    return pipeline.batches(
-        dataset.source,
-        dataset.transform,
-        batch_size=config.batch_size,
-        sharding=sharding,
-        seed=config.seed,
-        block=train_order(config, dataset).block,
-        copies=config.data.repeated_augmentation,
-        start=start,
-        stop=stop,
-        skipping=dataset.skipping,
-        num_threads=config.data.num_threads,
-        num_workers=config.data.num_workers,
-    )
+    return pipeline.batches(train_loading(config, dataset), sharding, start, stop)

@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 
 from vit_jax.data.classes import LabelledForModel, match_classes
 from vit_jax.data.loading import pipeline
-from vit_jax.data.loading.chunks import Skipping
+from vit_jax.data.loading.chunks import Loading, Skipping
+from vit_jax.data.loading.order import Order
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import DataError
@@ -38,17 +39,16 @@ class Split:
     def batches(self) -> Iterator[Batch]:
         """Every example once, in order; the last batch is padded and masked. Close it when done."""
         config = self.data.config
-        batches = pipeline.batches(
+        loading = Loading(
             self.source,
             self.data.transform,
-            batch_size=self.data.batch_size,
-            sharding=self.data.rows,
-            seed=None,
+            Order(len(self), seed=None),
+            self.data.batch_size,
             skipping=self.skipping,
             num_threads=config.num_threads,
             num_workers=max(config.num_workers, 0),  # By default none: starting them takes long.
         )
-        return self.data.watch(batches, len(self))
+        return self.data.watch(pipeline.batches(loading, self.data.rows), len(self))
 
     def count_skipped(self, count: int) -> dict[str, int]:
         """`skipped`: the examples that could not be read, where `count` could; or nothing.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import itertools
 import os
 from collections import deque
@@ -61,7 +60,7 @@ def _find(name: str, listing: Iterable[bytes]) -> Iterator[str]:
 
 def _match(pattern: str) -> Iterator[str]:
     """The files that a glob matches; what is in folders that it matches too, unless by "**"."""
-    for path in sorted(glob.iglob(pattern, recursive=True), key=natural_order):
+    for path in sorted(storage.glob(pattern), key=natural_order):
         if not os.path.isdir(path):
             yield path
         elif "**" not in pattern:

@@ -49,14 +49,14 @@ logger = logging.getLogger("vit_jax")
 class Images(NamedTuple):
     """The images of one source that can be read."""
 
-    place: str  # SOURCE or SOURCE@SPLIT
+    origin: str  # SOURCE or SOURCE@SPLIT
     source: Source
     indices: np.ndarray  # int64 [N], in the source
     fingerprints: np.ndarray  # uint64 [N, SIZE]
 
-    def name_of(self, place: int) -> str:
+    def name_of(self, index: int) -> str:
         """The name of one of them."""
-        return self.source.name_of(int(self.indices[place]))
+        return self.source.name_of(int(self.indices[index]))
 
 
 class Match(NamedTuple):
@@ -106,10 +106,10 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
 def run(arguments: Sequence[str]) -> int:
     """Writes the list; returns the exit code."""
     flags = parse_flags(arguments)
-    opened = [open_place(flags.source, flags.split, flags.data_dir)]
-    opened += [open_place(*split_place(place), flags.data_dir) for place in flags.against]
+    opened = [open_origin(flags.source, flags.split, flags.data_dir)]
+    opened += [open_origin(*split_origin(origin), flags.data_dir) for origin in flags.against]
     max_bytes = int((flags.max_image_gib or MAX_IMAGE_GIB) * 2**30)
-    examples, *tests = [read_fingerprints(*place, max_bytes) for place in opened]
+    examples, *tests = [read_fingerprints(*origin, max_bytes) for origin in opened]
     matches = find_matches(examples, tests, flags.perceptual_distance)
     command = shlex.join(["python", "-m", "vit_jax.deduplicate", *arguments])
     write_list(flags.output, command, examples, matches)
@@ -122,13 +122,13 @@ def run(arguments: Sequence[str]) -> int:
     return DONE if complete else SOME_UNREADABLE
 
 
-def split_place(text: str) -> tuple[str, str]:
+def split_origin(text: str) -> tuple[str, str]:
     """SOURCE[@SPLIT] as source and split; an "@" in a path or URL is part of it."""
     source, _, split = text.rpartition("@")
     return (source, split) if source and "/" not in split else (text, "")
 
 
-def open_place(source: str, split: str, data_dir: str) -> tuple[str, Source]:
+def open_origin(source: str, split: str, data_dir: str) -> tuple[str, Source]:
     """A split, and what to call it."""
     data = default_config().data
     data.update(source=source, data_dir=data_dir)
@@ -136,7 +136,7 @@ def open_place(source: str, split: str, data_dir: str) -> tuple[str, Source]:
     return f"{source}@{split}" if split else source, opened
 
 
-def read_fingerprints(place: str, source: Source, max_bytes: int = MAX_BYTES) -> Images:
+def read_fingerprints(origin: str, source: Source, max_bytes: int = MAX_BYTES) -> Images:
     """The fingerprints of all images; those that cannot be read are named in the log."""
     fingerprints = np.zeros((len(source), SIZE), np.uint64)
     readable = np.ones(len(source), bool)
@@ -145,15 +145,15 @@ def read_fingerprints(place: str, source: Source, max_bytes: int = MAX_BYTES) ->
     for index, row in enumerate(rows):
         if isinstance(row, Exception):
             readable[index] = False
-            logger.warning("Left aside: %s of %s: %s", source.name_of(index), place, row)
+            logger.warning("Left aside: %s of %s: %s", source.name_of(index), origin, row)
         else:
             fingerprints[index] = row
         if time.monotonic() > logged + LOG_SECONDS:
             logged = time.monotonic()
-            logger.info("%s: %s of %s images.", place, f"{index + 1:,}", f"{len(source):,}")
+            logger.info("%s: %s of %s images.", origin, f"{index + 1:,}", f"{len(source):,}")
     if not readable.any():
-        raise DataError(f"{place}: none of its {len(source):,} images can be read.")
-    return Images(place, source, np.flatnonzero(readable), fingerprints[readable])
+        raise DataError(f"{origin}: none of its {len(source):,} images can be read.")
+    return Images(origin, source, np.flatnonzero(readable), fingerprints[readable])
 
 
 def _fingerprint(source: Source, max_bytes: int, index: int) -> np.ndarray | Exception:
@@ -164,16 +164,16 @@ def _fingerprint(source: Source, max_bytes: int, index: int) -> np.ndarray | Exc
 
 
 def find_matches(examples: Images, tests: Sequence[Images], limit: int) -> dict[int, Match]:
-    """What each training image equals, by its place; of several the same pixels, then the nearest."""
+    """The match of each training image that has one, by its index; of several the same pixels, then the nearest."""
     matches: dict[int, Match] = {}
     for test in tests:
         equal = same(examples.fingerprints, test.fingerprints)
         similar, bits = nearest(examples.fingerprints, test.fingerprints, limit)
         bits = np.where(equal >= 0, -1, bits.astype(np.int64))
-        places = np.where(equal >= 0, equal, similar)
-        for index in np.flatnonzero(places >= 0).tolist():
+        others = np.where(equal >= 0, equal, similar)
+        for index in np.flatnonzero(others >= 0).tolist():
             if index not in matches or bits[index] < matches[index].bits:
-                name = f"{quoted(test.name_of(places[index]))} of {test.place}"
+                name = f"{quoted(test.name_of(others[index]))} of {test.origin}"
                 matches[index] = Match(name, int(bits[index]))
     return matches
 

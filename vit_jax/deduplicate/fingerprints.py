@@ -47,8 +47,8 @@ def perceptual_hash(grey: np.ndarray) -> int:
 def same(fingerprints: np.ndarray, others: np.ndarray) -> np.ndarray:
     """For each of `fingerprints` [N, SIZE] the first of `others` with its pixels: int64 [N]; -1: none."""
     values, first = np.unique(others[:, 0], return_index=True)
-    places = np.searchsorted(values, fingerprints[:, 0]).clip(max=len(values) - 1)
-    return np.where(values[places] == fingerprints[:, 0], first[places], -1)
+    indices = np.searchsorted(values, fingerprints[:, 0]).clip(max=len(values) - 1)
+    return np.where(values[indices] == fingerprints[:, 0], first[indices], -1)
 
 
 def nearest(
@@ -62,9 +62,9 @@ def nearest(
         limit: how many bits of a perceptual hash may differ, from 0 on.
 
     Returns:
-        The place in `others`, int64 [N], -1 for none; and the bits that differ, uint8 [N].
+        The index in `others`, int64 [N], -1 for none; and the bits that differ, uint8 [N].
     """
-    places = np.full(len(fingerprints), -1, np.int64)
+    indices = np.full(len(fingerprints), -1, np.int64)
     distances = np.full(len(fingerprints), 255, np.uint8)
     whole = 1  # After the hash of the pixels; one of two crops is always a whole picture.
     columns = [(whole, column) for column in range(whole, SIZE)]
@@ -74,31 +74,31 @@ def nearest(
         values, first = np.unique(others[:, theirs], return_index=True)
         found, bits = _nearest(hashes, values, limit)
         better = bits[back] < distances
-        places[better] = first[found[back]][better]
+        indices[better] = first[found[back]][better]
         distances[better] = bits[back][better]
-    return places, distances
+    return indices, distances
 
 
 def _nearest(hashes: np.ndarray, others: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """The place of the nearest of `others` [M] for each of `hashes` [N], and its distance or 255."""
-    places = np.zeros(len(hashes), np.int64)
+    """The index of the nearest of `others` [M] for each of `hashes` [N], and its distance or 255."""
+    indices = np.zeros(len(hashes), np.int64)
     distances = np.full(len(hashes), 255, np.uint8)
     for mine, theirs in _candidates(hashes, others, limit):
         bits = np.bitwise_count(hashes[mine] ^ others[theirs])
         near = bits <= np.minimum(limit, distances[mine])
         mine, theirs, bits = mine[near], theirs[near], bits[near]
-        # Of several assigned to one place the last one stays: the nearest, and the first of these.
+        # Of several assigned to one index the last one stays: the nearest, and the first of these.
         order = np.lexsort((-theirs, -bits.astype(np.int64)))
         better = order[bits[order] < distances[mine[order]]]
-        places[mine[better]] = theirs[better]
+        indices[mine[better]] = theirs[better]
         distances[mine[better]] = bits[better]
-    return places, distances
+    return indices, distances
 
 
 def _candidates(
     hashes: np.ndarray, others: np.ndarray, limit: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of places, among them all pairs of hashes that differ in at most `limit` bits.
+    """Pairs of indices, among them all pairs of hashes that differ in at most `limit` bits.
 
     Of four bands of 16 bits, such hashes differ in at most `limit` // 4 bits of one. So those are
     compared that have a band in common once so many of its bits are flipped.

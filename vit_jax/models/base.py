@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.errors import ConfigError
+from vit_jax.kinds import is_number, shown
 from vit_jax.models.layers import REMAT_POLICIES
 
 PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
@@ -22,6 +23,9 @@ FIELD_KINDS = {  # An option's type -> what it may be, and in words; integers ar
     str: (str, "text"),
     float: (int | float, "a number"),
 }
+
+LARGEST = 10_000_000  # Of any number that an option is: classes, widths, pixels.
+DEEPEST = 10_000  # Blocks; each has an entry in lists.
 
 Constrain = Callable[[jax.Array], jax.Array]
 
@@ -49,7 +53,11 @@ class ModelOptions:
         for field in dataclasses.fields(self):
             kinds, words = FIELD_KINDS.get(field.type, (object, ""))
             if not isinstance(value := getattr(self, field.name), kinds):
-                raise ConfigError(f"model.{field.name}={value!r}: must be {words}.")
+                raise ConfigError(f"model.{field.name}={shown(value)}: must be {words}.")
+            if is_number(value) and value > LARGEST:
+                raise ConfigError(
+                    f"model.{field.name}={shown(value)}: must be at most {LARGEST:,}."
+                )
         object.__setattr__(self, "image_size", as_pair("image_size", self.image_size))
         require_at_least(self, 0, "num_classes")
         require_at_least(self, 1, "channels")
@@ -203,8 +211,11 @@ class ImageClassifier(nnx.Module):
 def as_pair(name: str, size: int | tuple[int, int]) -> tuple[int, int]:
     """`size` as (height, width); raises ConfigError for anything but positive integers."""
     pair = tuple(size) if isinstance(size, list | tuple) else (size, size)
-    if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
-        raise ConfigError(f"model.{name}={size!r}: must be a positive integer or a pair of them.")
+    if len(pair) != 2 or not all(isinstance(side, int) and 0 < side <= LARGEST for side in pair):
+        raise ConfigError(
+            f"model.{name}={shown(size)}: must be a positive integer or a pair of them, at most "
+            f"{LARGEST:,}."
+        )
     return pair
 
 
@@ -214,7 +225,7 @@ def require_at_least(options: ModelOptions, minimum: int, *fields: str) -> None:
         value = getattr(options, field)
         if not isinstance(value, int) or value < minimum:
             raise ConfigError(
-                f"model.{field}={value!r}: must be an integer and at least {minimum}."
+                f"model.{field}={shown(value)}: must be an integer and at least {minimum}."
             )
 
 
@@ -223,7 +234,8 @@ def require_one_of(options: ModelOptions, **allowed: Any) -> None:
     for field, values in allowed.items():
         if getattr(options, field) not in values:
             raise ConfigError(
-                f"model.{field}={getattr(options, field)!r}: must be one of {', '.join(values)}."
+                f"model.{field}={shown(getattr(options, field))}: must be one of "
+                f"{', '.join(values)}."
             )
 
 
@@ -232,7 +244,7 @@ def require_not_negative(options: ModelOptions, *fields: str) -> None:
     for field in fields:
         value = getattr(options, field)
         if not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise ConfigError(f"model.{field}={value!r}: must be a number and at least 0.")
+            raise ConfigError(f"model.{field}={shown(value)}: must be a number and at least 0.")
 
 
 def require_rates(options: ModelOptions, *fields: str) -> None:

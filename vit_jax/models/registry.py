@@ -13,6 +13,7 @@ import jax
 from flax import nnx
 
 from vit_jax.errors import ConfigError
+from vit_jax.kinds import SHOWN, shown
 from vit_jax.models.axial import AxialResNet, AxialResNetOptions, AxialViT, AxialViTOptions
 from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.models.hybrid import Hybrid, HybridOptions
@@ -21,16 +22,19 @@ from vit_jax.models.resnet import ResNet, ResNetOptions
 from vit_jax.models.vit import VisionTransformer, ViTOptions
 
 # Table 1 of the paper (B, L, H) and its Figure 4 (b: B with all widths halved); Ti and S from its
-# reference code; g and G from arXiv 2106.04560.
+# reference code; g and G from arXiv 2106.04560; M, So400m and e from Big Vision's models/vit.py.
 VIT_SIZES = {
     "Ti": {"width": 192, "depth": 12, "mlp_width": 768, "num_heads": 3},
     "S": {"width": 384, "depth": 12, "mlp_width": 1536, "num_heads": 6},
     "b": {"width": 384, "depth": 12, "mlp_width": 1536, "num_heads": 12},
+    "M": {"width": 512, "depth": 12, "mlp_width": 2048, "num_heads": 8},
     "B": {"width": 768, "depth": 12, "mlp_width": 3072, "num_heads": 12},
     "L": {"width": 1024, "depth": 24, "mlp_width": 4096, "num_heads": 16},
+    "So400m": {"width": 1152, "depth": 27, "mlp_width": 4304, "num_heads": 16},
     "H": {"width": 1280, "depth": 32, "mlp_width": 5120, "num_heads": 16},
     "g": {"width": 1408, "depth": 40, "mlp_width": 6144, "num_heads": 16},
     "G": {"width": 1664, "depth": 48, "mlp_width": 8192, "num_heads": 16},
+    "e": {"width": 1792, "depth": 56, "mlp_width": 15360, "num_heads": 16},
 }
 VIT_NAME = re.compile(rf"ViT-({'|'.join(VIT_SIZES)})/(\d+)")
 
@@ -129,9 +133,9 @@ def find_architecture(name: str) -> Architecture:
         return ARCHITECTURES[name]
     if VIT_NAME.fullmatch(name):
         return Architecture(VisionTransformer, ViTOptions, vit_defaults(name))
-    near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.3)
+    near = difflib.get_close_matches(name[:SHOWN], list_models(), n=3, cutoff=0.3)
     raise ConfigError(
-        f"model.name={name!r} is unknown; the nearest: {', '.join(near or list_models())}."
+        f"model.name={shown(name)} is unknown; the nearest: {', '.join(near or list_models())}."
     )
 
 

@@ -62,6 +62,11 @@ def chosen_options(section: ConfigDict) -> Any:
     return _with_values(find_objective(section.name).Options, section)
 
 
+def resolved(section: ConfigDict) -> dict[str, Any]:
+    """`config.objective` with the chosen one's defaults in place of None; other keys as they are."""
+    return {**section.to_dict(), **dataclasses.asdict(chosen_options(section))}
+
+
 def make_objective(section: ConfigDict, network: Network, labels: Labels) -> Objective:
     """The objective that `config.objective` asks for; raises ConfigError if it does not fit."""
     return find_objective(section.name)(chosen_options(section), network, labels)

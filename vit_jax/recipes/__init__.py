@@ -1,1 +1,1 @@
-"""Published recipes as data; the files under `configs/` make runs of them."""
+"""What config files share: their arguments, the names of models and data, and where they start."""

@@ -27,3 +27,13 @@ def choose(arguments: str, value: str, known: Collection[str]) -> str:
     if value not in known:
         raise ConfigError(f"{arguments!r}: {value!r} is not one of {', '.join(known)}.")
     return value
+
+
+def choose_epochs(arguments: str, value: str, known: Collection[int]) -> float:
+    """The length that stands in a config's `arguments`, the longest by default."""
+    if value and value not in map(str, known):
+        raise ConfigError(
+            f"{arguments!r}: the table has {' and '.join(map(str, known))} epochs here, not {value}; "
+            "for others set --config.total_epochs."
+        )
+    return float(value or max(known))

@@ -1,6 +1,7 @@
-"""Short names of the models, as the arguments of config files: `configs/vit.py:b16`."""
+"""Short names of the models, as in `configs/vit.py:b16`, and the image sizes that fit them."""
 
 from vit_jax.models import registry
+from vit_jax.models.mixer import MixerOptions
 
 TRANSFORMERS = {
     "ti16": "ViT-Ti/16",
@@ -30,3 +31,16 @@ RESNETS = {
     name.removeprefix("BiT-").replace("-", "_").lower(): name for name in registry.RESNETS
 } | {"axial_r50": "AxialResNet50"}
 ALL = TRANSFORMERS | RESNETS
+
+
+def resolution(name: str, size: int) -> int:
+    """The largest image size up to `size` that the model's patches divide: 378 for ViT-H/14 at 384.
+
+    The reference's patches leave out what is over.
+    A Mixer's size is fixed by its parameters.
+    """
+    options = registry.model_options(name)
+    if isinstance(options, MixerOptions):
+        return options.image_size[0]
+    stride = options.image_size[0] // options.grid[0] if hasattr(options, "grid") else 1
+    return size // stride * stride

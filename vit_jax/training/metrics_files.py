@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from etils import epath
 from PIL import Image
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
+
+from vit_jax import storage
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +50,14 @@ class MetricsWriter:
         self.last_values: dict[str, Any] = {}
         self._is_writer = is_writer
         self._record: dict[str, Any] = {}
-        self._workdir = workdir = epath.Path(workdir)
-        path = workdir / "metrics.jsonl"
+        self._workdir = os.fspath(workdir)
+        path = storage.join(self._workdir, "metrics.jsonl")
         lines, self.last_record, self.last_values = _read_up_to(path, start_step)
         if not is_writer:
             return
         self._next_step = self.last_record.get("step", -1) + 1
         self._lines = _LinesFile(path, lines)
-        self._events = _open_events(workdir / "tensorboard", start_step)
+        self._events = _open_events(storage.join(self._workdir, "tensorboard"), start_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds scalar `metrics` to the record of `step`.
@@ -77,6 +78,11 @@ class MetricsWriter:
         self._record["step"] = step
         self._record.update({name: _as_number(value) for name, value in metrics.items()})
 
+    def complete_before(self, step: int) -> None:
+        """Writes the current record to the file if it is of an earlier step than this."""
+        if self._is_writer and self._record.get("step", step) < step:
+            self._write_record()
+
     def write_image(self, step: int, name: str, image: np.ndarray) -> None:
         """Writes `image`, uint8 [H, W, C], to TensorBoard, and to the workdir as a PNG file.
 
@@ -87,7 +93,8 @@ class MetricsWriter:
         self._write_event(step, summary.image(name, image, dataformats="HWC"))
         png = io.BytesIO()
         Image.fromarray(image).save(png, "PNG")
-        (self._workdir / f"{name.rpartition('/')[2]}.png").write_bytes(png.getvalue())
+        file = f"{name.rpartition('/')[2]}.png"
+        storage.write(storage.join(self._workdir, file), png.getvalue())
 
     def write_text(self, step: int, name: str, text: str) -> None:
         """Writes `text` (Markdown) to TensorBoard."""
@@ -129,15 +136,13 @@ def _as_number(value: Any) -> float | int:
     return value.item() if hasattr(value, "item") else value
 
 
-def _read_up_to(
-    path: epath.Path, last_step: int
-) -> tuple[list[bytes], dict[str, Any], dict[str, Any]]:
+def _read_up_to(path: str, last_step: int) -> tuple[list[bytes], dict[str, Any], dict[str, Any]]:
     """The lines of `path` that are whole records of steps to `last_step`.
 
     With them the last record, and the last value of every metric.
     """
     lines, last_record, last_values = [], {}, {}
-    content = path.read_bytes() if last_step > 0 and path.exists() else b""
+    content = storage.read(path) if last_step > 0 and storage.exists(path) else b""
     for line in content.splitlines():
         try:
             record = json.loads(line)
@@ -155,21 +160,13 @@ def _read_up_to(
 class _LinesFile:
     """A text file that grows by lines; made anew, atomically, with `lines`."""
 
-    def __init__(self, path: epath.Path, lines: list[bytes]):
+    def __init__(self, path: str, lines: list[bytes]):
         self._path = path
         self._remote_lines = lines
         self._descriptor = None
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if "://" in os.fspath(path):
-            self.flush()
-            return
-        temporary = path.with_suffix(".tmp")
-        with open(temporary, "wb") as file:
-            file.write(b"".join(lines))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        storage.write(path, b"".join(lines))
+        if not storage.is_remote(path):
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def append(self, line: bytes) -> None:
         if self._descriptor is None:
@@ -179,7 +176,7 @@ class _LinesFile:
 
     def flush(self) -> None:
         if self._descriptor is None:
-            self._path.write_bytes(b"".join(self._remote_lines))
+            storage.write(self._path, b"".join(self._remote_lines))
         else:
             os.fsync(self._descriptor)
 
@@ -188,13 +185,14 @@ class _LinesFile:
             os.close(self._descriptor)
 
 
-def _open_events(directory: epath.Path, start_step: int) -> EventsWriter:
+def _open_events(directory: str, start_step: int) -> EventsWriter:
     """A new event file that tells TensorBoard to drop older files' events after `start_step`.
 
     tensorboardX's `SummaryWriter` writes from a queue that its `flush` does not wait for; its
     `EventsWriter` writes at once.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    if not storage.is_remote(directory):
+        os.makedirs(directory, exist_ok=True)
     # Names carry whole seconds, and a name used twice would overwrite the first file.
     writer = EventsWriter(os.path.join(directory, "events"), f".{time.time_ns()}")
     purge_step = start_step + 1 if start_step else 0

@@ -132,6 +132,7 @@ class StepLog:
                 "from the last checkpoint with a lower config.optimizer.learning_rate, a longer "
                 "warm-up or config.optimizer.grad_clip_norm=1 usually helps."
             )
+        self._writer.complete_before(step)
         self._count_skipped(step, values.pop("train/skipped"))
         self._console.update(step)
         if step % self._every_steps and step not in (1, self._total_steps):

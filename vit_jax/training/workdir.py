@@ -13,11 +13,11 @@ from ml_collections import ConfigDict
 from orbax.checkpoint.utils import checkpoint_steps
 
 import vit_jax
-from vit_jax.config import current_name, default_config, flatten
+from vit_jax import objectives
+from vit_jax.config import current_name, default_config, flatten, lookup
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
-from vit_jax.model_file import write_json
-from vit_jax.storage import is_remote
+from vit_jax.storage import expand, expand_source, is_remote, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,25 @@ IDENTITY = (
     *("data.label", "data.held_out_fraction", "data.shuffle"),
     *("data.exclude", "data.max_train_examples"),
 )
+PATH_KEYS = {
+    "init": expand,
+    "data.source": expand_source,
+    "data.data_dir": expand,
+    "data.index_dir": expand,
+    "data.exclude": expand,
+}
 IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def expand_paths(config: ConfigDict) -> ConfigDict:
+    """The config with `~` and environment variables replaced in every key that is a path."""
+    config = config.copy_and_resolve_references()
+    for key, expanded in PATH_KEYS.items():
+        *parents, last = key.split(".")
+        section = lookup(config, ".".join(parents)) if parents else config
+        section[last] = expanded(section[last])
+    return config
 
 
 def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
@@ -122,7 +139,7 @@ def record_config(
             previous, size = dict(record["config"]), record.get("num_train_examples")
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{path} is damaged ({error!r}): remove it to resume without comparing configs."
+                f"{path} is damaged ({error!r}): rename it to resume without comparing configs."
             ) from error
         check_same_run(directory, previous, current)
         if size not in (None, num_train_examples):
@@ -139,14 +156,20 @@ def record_config(
 
 
 def as_json(config: ConfigDict) -> dict:
-    """The config through JSON and back, so that pairs equal the lists they are stored as."""
-    return json.loads(config.to_json_best_effort())
+    """The config through JSON and back, so that pairs equal the lists they are stored as.
+
+    What is None of the objective's options is their default.
+    """
+    content = json.loads(config.to_json_best_effort())
+    return {**content, "objective": objectives.resolved(config.objective)}
 
 
 def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None:
     """Compares two configs as `record_config` describes."""
     # A key that an older version did not know had what is now its default.
     recorded = {current_name(key): value for key, value in flatten(previous).items()}
+    for key in PATH_KEYS.keys() & recorded.keys():  # As they were given, in earlier versions.
+        recorded[key] = PATH_KEYS[key](recorded[key])
     before = flatten(as_json(default_config())) | recorded
     after = flatten(current)
     refused = []

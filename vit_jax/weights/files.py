@@ -2,12 +2,11 @@
 
 import contextlib
 import json
-import os
 import pathlib
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from vit_jax import storage
 from vit_jax.errors import WeightsError
 
 Writer = Callable[[pathlib.Path], None]  # writes a file of the given name
@@ -27,24 +26,21 @@ def json_text(content: Mapping[str, Any]) -> Writer:
 def write_files(files: Files) -> None:
     """Writes all files, and the folders that they lie in.
 
-    Each gets another name beside its own until all are complete: whatever fails, no half file is
-    left and former files stay whole. Raises WeightsError if a place cannot be written.
+    None gets its name before all are complete: whatever fails, no half file is left and former
+    files stay whole. Raises WeightsError if one cannot be written.
     """
-    mark = f".{uuid.uuid4().hex}.tmp"
-    files = {pathlib.Path(os.path.realpath(place)): write for place, write in files.items()}
-    temporary = {place: place.with_name(place.name + mark) for place in files}
+    with contextlib.ExitStack() as complete:
+        for path, write in files.items():
+            if path.exists() and not path.is_file():
+                kind = "a folder" if path.is_dir() else "no regular file"
+                raise WeightsError(f"{path} is {kind}: name a file.")
+            complete.enter_context(_named_errors(path))
+            write(pathlib.Path(complete.enter_context(storage.replacing(path))))
+
+
+@contextlib.contextmanager
+def _named_errors(path: pathlib.Path) -> Iterator[None]:
     try:
-        for place, write in files.items():
-            if place.exists() and not place.is_file():
-                kind = "a folder" if place.is_dir() else "no regular file"
-                raise WeightsError(f"{place} is {kind}: name a file.")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write(temporary[place])
-        for place in files:
-            os.replace(temporary[place], place)
+        yield
     except OSError as error:
-        raise WeightsError(f"{place} cannot be written: {error.strerror or error}.") from error
-    finally:
-        for path in temporary.values():
-            with contextlib.suppress(OSError):
-                path.unlink()
+        raise WeightsError(f"{path} cannot be written: {error.strerror or error}.") from error

@@ -1,6 +1,7 @@
 """Hugging Face folders of a `ViTForImageClassification` (or `ViTModel`), in and out."""
 
 import dataclasses
+import logging
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +28,12 @@ from vit_jax.weights.mapping import (
     write_table,
 )
 
+logger = logging.getLogger(__name__)
+
+SAMPLING_REMARK = (
+    "the model was trained on pictures resized without antialiasing, which Hugging Face's image "
+    "processors cannot do: its users will see smoother pictures"
+)
 ACTIVATIONS = {
     "gelu": "erf",
     "gelu_pytorch_tanh": "tanh",
@@ -175,6 +182,8 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     Raises WeightsError naming what that model cannot express.
     """
     folder, preprocessing = pathlib.Path(path), model_file.preprocessing
+    if not preprocessing.antialias:
+        logger.warning("Note: %s.", SAMPLING_REMARK)
     tensors = write_table(TABLE, parameters, options)
     return {
         folder / "model.safetensors": tensor_file.writer(tensors, {"format": "pt"}),

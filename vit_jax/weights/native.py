@@ -1,5 +1,6 @@
 """This package's own: a run's workdir, and the export made of it."""
 
+import hashlib
 import os
 import pathlib
 
@@ -7,14 +8,16 @@ import numpy as np
 from etils import epath
 from flax.traverse_util import flatten_dict
 
+from vit_jax import digests
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import FILE_NAME, ModelFile, read_model_file, to_json
 from vit_jax.weights import tensor_file
 from vit_jax.weights.content import Hints, Weights
 from vit_jax.weights.files import Files, json_text
-from vit_jax.weights.mapping import Tensors
+from vit_jax.weights.mapping import Tensors, to_float32
 
 PARAMS_FILE = "params.safetensors"
+DIGEST = "digest"  # In the file's metadata; earlier exports have none.
 
 
 def read_run(directory: str, checkpoint: str | int, ema: bool, average: int | None) -> Weights:
@@ -39,9 +42,7 @@ def read_checkpoint(directory: str, checkpoint: str | int, ema: bool) -> dict[st
 
 def mean_of_last(directory: str, count: int, ema: bool) -> dict[str, np.ndarray]:
     """The mean, in float64, of the last `count` checkpoints' parameters."""
-    from orbax.checkpoint import utils
-
-    steps = sorted(utils.checkpoint_steps(epath.Path(directory) / "checkpoints"))
+    steps = digests.steps(epath.Path(directory) / "checkpoints")
     if not 1 <= count <= len(steps):
         raise WeightsError(
             f"it has {len(steps)} checkpoints, not {count}: config.keep_checkpoints says how many "
@@ -57,8 +58,20 @@ def mean_of_last(directory: str, count: int, ema: bool) -> dict[str, np.ndarray]
 def read_export(path: str, hints: Hints) -> Weights:
     """The parameters of a `params.safetensors`, with the `model.json` beside it."""
     del hints  # Nothing is left open.
-    tensors, _ = tensor_file.read_tensors(path)
+    tensors, metadata = tensor_file.read_tensors(path)
+    if metadata.get(DIGEST, expected := digest_of(tensors)) != expected:
+        raise WeightsError("it is damaged: its numbers are not those that were written.")
     return Weights(path, tensors, read_model_file(os.path.dirname(path)))
+
+
+def digest_of(tensors: Tensors) -> str:
+    """The BLAKE2 digest of 128 bits of tensors as float32, with their names and shapes."""
+    state = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(to_float32(tensors[name]))
+        state.update(f"{name} {array.shape} {array.dtype.str}".encode())
+        state.update(array.reshape(-1).view(np.uint8))
+    return state.hexdigest()
 
 
 def files(path: str, parameters: Tensors, options: object, model_file: ModelFile) -> Files:
@@ -68,6 +81,6 @@ def files(path: str, parameters: Tensors, options: object, model_file: ModelFile
     if (folder / "model.npz").exists() and (folder / FILE_NAME).exists():
         raise WeightsError(f"{folder / FILE_NAME} describes model.npz there: name another folder.")
     return {
-        folder / PARAMS_FILE: tensor_file.writer(parameters, {}),
+        folder / PARAMS_FILE: tensor_file.writer(parameters, {DIGEST: digest_of(parameters)}),
         folder / FILE_NAME: json_text(to_json(model_file)),
     }

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter
 
+from tests.data.example_sources import loading
 from tests.data.pictures import photograph
 from vit_jax.data.images.augmentation import (
     AUGMENTATIONS,
@@ -13,7 +14,7 @@ from vit_jax.data.images.augmentation import (
 )
 from vit_jax.data.images.transforms import train_transform
 from vit_jax.data.loading.pipeline import host_batches
-from vit_jax.data.sources.examples import Example
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import ConfigError
 from vit_jax.grammar import parse
 
@@ -189,7 +190,7 @@ def test_the_same_image_and_seed_give_the_same_uint8(name, channels):
     np.testing.assert_array_equal(image, before)
 
 
-class Photographs:
+class Photographs(Source):
     """Twelve parts of a photograph."""
 
     class_names = ("temple",)
@@ -210,9 +211,8 @@ def test_threads_and_worker_processes_give_the_same_images(data, layout):
     transform = train_transform(data, (32, 32), 3)
     loaded = []
     for layout_ in ({"num_threads": 1}, layout):
-        iterator = host_batches(
-            Photographs(), transform, np.arange(8), batch_size=8, seed=3, stop=3, **layout_
-        )
+        examples = loading(Photographs(), transform, batch_size=8, seed=3, **layout_)
+        iterator = host_batches(examples, np.arange(8), stop=3)
         loaded.append(np.concatenate([batch["image"] for batch in iterator]))
     np.testing.assert_array_equal(*loaded)
 

@@ -193,7 +193,7 @@ def claim(file_format: str, side: int) -> bytes:
     if file_format == "PNG":
         return make_png(side, side, bytes(1000))
     if file_format == "palette PNG":
-        return make_png(side, side, bytes(side * (1 + side // 8)), palette, bits=1, colour=3)
+        return make_png(side, side, bytes(1000), palette, bits=1, colour=3)
     content = encode(smooth_image(16, 16), file_format)
     sizes = {  # Where height and width are, or width and height, and how they are written.
         "JPEG": (content.find(b"\xff\xc0") + 5, ">HH"),
@@ -211,8 +211,6 @@ def claim(file_format: str, side: int) -> bytes:
 @pytest.mark.parametrize("file_format", ["PNG", "palette PNG", "JPEG", "GIF", "BMP"])
 @pytest.mark.parametrize("side", [12_000, 60_000])
 def test_a_small_file_of_many_pixels_is_refused_unread(file_format, side, monkeypatch):
-    if (file_format, side) == ("palette PNG", 60_000):
-        pytest.skip("450 MB of rows")
     content = claim(file_format, side)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
     with pytest.raises(DataError, match=rf"{side:,}×{side:,} pixels.*raise max_image_gib=1"):

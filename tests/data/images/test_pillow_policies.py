@@ -1,5 +1,6 @@
 """timm's RandAugment, AutoAugment and TrivialAugment, against their definitions on a photograph."""
 
+import collections
 import itertools
 
 import numpy as np
@@ -10,7 +11,6 @@ from tests.data.pictures import photograph
 from vit_jax.data.images.pillow_policies import (
     AUTOAUGMENT_VALUES,
     BICUBIC,
-    IMAGENET_POLICY,
     NEAREST,
     OPERATIONS,
     RANDAUG_VALUES,
@@ -205,21 +205,72 @@ def test_randaug_timm_draws_magnitudes_up_to_ten(monkeypatch):
     assert np.mean(np.equal(magnitudes, 1)) == pytest.approx(0.0228, abs=0.01)  # Two deviations.
 
 
-def test_autoaugment_applies_one_of_its_25_pairs():
-    assert len(IMAGENET_POLICY) == 25
-    possible = set()
-    for pair in IMAGENET_POLICY:
+# AutoAugment's policy for ImageNet as 1805.09501 prints it, copied from the paper's appendix: each
+# operation's probability and, of those that have one, its magnitude.
+TABLE_9 = """
+Posterize 0.4 8, Rotate 0.6 9; Solarize 0.6 5, AutoContrast 0.6; Equalize 0.8, Equalize 0.6;
+Posterize 0.6 7, Posterize 0.6 6; Equalize 0.4, Solarize 0.2 4; Equalize 0.4, Rotate 0.8 8;
+Solarize 0.6 3, Equalize 0.6; Posterize 0.8 5, Equalize 1.0; Rotate 0.2 3, Solarize 0.6 8;
+Equalize 0.6, Posterize 0.4 6; Rotate 0.8 8, Color 0.4 0; Rotate 0.4 9, Equalize 0.6;
+Equalize 0.0, Equalize 0.8; Invert 0.6, Equalize 1.0; Color 0.6 4, Contrast 1.0 8;
+Rotate 0.8 8, Color 1.0 2; Color 0.8 8, Solarize 0.8 7; Sharpness 0.4 7, Invert 0.6;
+ShearX 0.6 5, Equalize 1.0; Color 0.4 0, Equalize 0.6; Equalize 0.4, Solarize 0.2 4;
+Solarize 0.6 5, AutoContrast 0.6; Invert 0.6, Equalize 1.0; Color 0.6 4, Contrast 1.0 8;
+Equalize 0.8, Equalize 0.6
+"""
+
+
+def outcomes_of_table_9():
+    """What is applied, as (operation, magnitude or None) in order -> its probability."""
+    expected = collections.Counter()
+    sub_policies = [
+        [operation.split() for operation in text.split(",")] for text in TABLE_9.split(";")
+    ]
+    assert len(sub_policies) == 25
+    for pair in sub_policies:
         for chosen in itertools.product((False, True), repeat=2):
-            for signs in itertools.product((1, -1), repeat=2):
-                picture = PICTURE
-                for (name, probability, level), is_on, sign in zip(
-                    pair, chosen, signs, strict=True
-                ):
-                    if is_on and probability:
-                        value = AUTOAUGMENT_VALUES[name](level / 10, sign)
-                        picture = OPERATIONS[name](picture, value, BICUBIC)
-                possible.add(np.asarray(picture).tobytes())
-    found = set(drawn(autoaugment, 600))
+            share, applied = 1 / 25, []
+            for (name, probability, *magnitude), is_on in zip(pair, chosen, strict=True):
+                share *= float(probability) if is_on else 1 - float(probability)
+                if is_on:
+                    applied.append((name, int(magnitude[0]) if magnitude else None))
+            expected[tuple(applied)] += share
+    return +expected  # Without what never happens.
+
+
+def test_autoaugment_draws_from_the_papers_table(monkeypatch):
+    expected, applied = outcomes_of_table_9(), []
+    without_magnitude = ("AutoContrast", "Equalize", "Invert")
+
+    def record(image, name, values, magnitude, rng, geometry):
+        assert (values, geometry) == (AUTOAUGMENT_VALUES, BICUBIC)
+        level = None if name in without_magnitude else magnitude * 10
+        applied.append((name, level))
+        return image
+
+    monkeypatch.setattr("vit_jax.data.images.pillow_policies._apply", record)
+    rng, found, count = np.random.default_rng(0), collections.Counter(), 30_000
+    for _ in range(count):
+        applied.clear()
+        autoaugment(IMAGE[:1, :1], rng)
+        found[tuple(applied)] += 1
+    assert set(found) == set(expected)
+    for outcome, share in expected.items():
+        deviation = (count * share * (1 - share)) ** 0.5
+        assert abs(found[outcome] - count * share) < 4.5 * deviation, outcome
+
+
+def test_autoaugment_applies_what_it_draws():
+    """Both operations of a pair, one after the other, at their values, with either sign."""
+    possible = {IMAGE.tobytes()}
+    for outcome in outcomes_of_table_9():
+        for signs in itertools.product((1, -1), repeat=2):
+            picture = PICTURE
+            for (name, level), sign in zip(outcome, signs, strict=False):
+                value = AUTOAUGMENT_VALUES[name]((level or 0) / 10, sign)
+                picture = OPERATIONS[name](picture, value, BICUBIC)
+            possible.add(np.asarray(picture).tobytes())
+    found = set(drawn(autoaugment, 300))
     assert found <= possible
     assert len(found) > 40
 

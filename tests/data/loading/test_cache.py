@@ -11,7 +11,7 @@ from vit_jax.data.images.picture import decode, decode_for_later
 from vit_jax.data.images.transforms import eval_transform, preprocessing_of, train_transform
 from vit_jax.data.loading.cache import Cached
 from vit_jax.data.sources.arrays import Arrays
-from vit_jax.data.sources.examples import Example
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import DataError
 
 IMAGES = [random_image(10, 20, seed=seed) for seed in range(5)]
@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
-class Files:
+class Files(Source):
     """Images of 600 bytes each, as PNG files; counts how often one is read."""
 
     reads: itertools.count = dataclasses.field(default_factory=itertools.count)

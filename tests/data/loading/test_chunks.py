@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.example_sources import Numbered
+from tests.data.example_sources import Numbered, loading
 from vit_jax.data.images.transforms import train_transform
 from vit_jax.data.loading.chunks import Skipping
 from vit_jax.data.loading.order import Order
@@ -45,23 +45,17 @@ def folder(tmp_path, data):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_corrupt_file_is_named(folder, data, num_workers):
-    iterator = host_batches(
-        folder,
-        train_transform(data, (4, 4), 1),
-        np.arange(8),
-        batch_size=8,
-        seed=0,
-        num_workers=num_workers,
-    )
+    transform = train_transform(data, (4, 4), 1)
+    examples = loading(folder, transform, batch_size=8, seed=0, num_workers=num_workers)
+    iterator = host_batches(examples, np.arange(8))
     with pytest.raises(DataError, match=r"train/dog/7\.png .*position.*cannot decode"):
         list(itertools.islice(iterator, 3))
 
 
 def test_a_vanished_file_is_named(folder, data, tmp_path):
     (tmp_path / "train" / "dog" / "7.png").unlink()
-    iterator = host_batches(
-        folder, train_transform(data, (4, 4), 1), np.arange(10), batch_size=10, seed=0
-    )
+    examples = loading(folder, train_transform(data, (4, 4), 1), batch_size=10, seed=0)
+    iterator = host_batches(examples, np.arange(10))
     with pytest.raises(DataError, match=r"dog/7\.png"):
         next(iterator)
 
@@ -69,18 +63,9 @@ def test_a_vanished_file_is_named(folder, data, tmp_path):
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_what_cannot_be_read_is_masked_where_asked(folder, data, num_workers, caplog):
     blank = Skipping(np.full((4, 4, 1), 200, np.uint8), 0)
-    iterator = host_batches(
-        folder,
-        train_transform(data, (4, 4), 1),
-        np.arange(8),
-        batch_size=8,
-        seed=0,
-        stop=5,  # Four epochs of ten.
-        skipping=blank,
-        num_threads=3,
-        num_workers=num_workers,
-    )
-    found = list(iterator)
+    transform, options = train_transform(data, (4, 4), 1), {"num_workers": num_workers}
+    examples = loading(folder, transform, 8, seed=0, skipping=blank, num_threads=3, **options)
+    found = list(host_batches(examples, np.arange(8), stop=5))  # Four epochs of ten.
     whole = {key: np.concatenate([batch[key] for batch in found]) for key in found[0]}
     np.testing.assert_array_equal(whole["index"], Order(10, 0).indices(np.arange(40)))
     names = [folder[int(index)].name for index in whole["index"]]
@@ -97,8 +82,9 @@ def test_what_cannot_be_read_is_masked_where_asked(folder, data, num_workers, ca
 
 def test_a_file_damaged_after_the_first_epoch_does_not_end_a_run(folder, data, tmp_path):
     skipping = Skipping.of(folder, (4, 4, 1), num_classes=2)
-    transform, options = train_transform(data, (4, 4), 1), {"batch_size": 5, "seed": 0}
-    rows = host_batches(folder, transform, np.arange(5), stop=200, skipping=skipping, **options)
+    transform = train_transform(data, (4, 4), 1)
+    examples = loading(folder, transform, batch_size=5, seed=0, skipping=skipping)
+    rows = host_batches(examples, np.arange(5), stop=200)
     found = list(itertools.islice(rows, 2))
     (tmp_path / "train" / "cat" / "3.png").write_bytes(b"")
     found += rows
@@ -122,17 +108,8 @@ def test_skipping_never_moves_another_example(size, caplog):
             return super().__getitem__(index)
 
     blank = Skipping(np.zeros((1, 1, 1), np.uint8), 0)
-    found = list(
-        host_batches(
-            Gaps(size),
-            identity,
-            np.arange(8),
-            batch_size=8,
-            seed=None,
-            skipping=blank,
-            num_threads=3,
-        )
-    )
+    examples = loading(Gaps(size), identity, 8, seed=None, skipping=blank, num_threads=3)
+    found = list(host_batches(examples, np.arange(8)))
     counted = np.concatenate([batch["index"][batch["mask"]] for batch in found])
     np.testing.assert_array_equal(counted, np.arange(1, size - 1))
     images = np.concatenate([batch["image"][batch["mask"]] for batch in found]).ravel()
@@ -152,8 +129,9 @@ def test_a_source_may_fetch_many_at_once():
 
     source = Remote(64, [])
     blank = Skipping(np.zeros((1, 1, 1), np.uint8), 0)
-    options = {"batch_size": 64, "seed": 0, "block": 32, "stop": 1, "num_threads": 2}
-    (found,) = host_batches(source, identity_of_two, np.arange(64), skipping=blank, **options)
+    failing = loading(source, identity_of_two, batch_size=64, seed=0, block=32, num_threads=2)
+    skipping = dataclasses.replace(failing, skipping=blank)
+    (found,) = host_batches(skipping, np.arange(64), stop=1)
     np.testing.assert_array_equal(
         found["image"].ravel(), np.where(found["mask"], found["index"], 0)
     )
@@ -163,7 +141,7 @@ def test_a_source_may_fetch_many_at_once():
         assert len(set(indices)) == 32
         assert np.ptp(np.sort((np.array(indices) - indices[0]) % 64)) < 64
     with pytest.raises(DataError, match=r"Cannot read numbered/5 \(.*lost\. .*on_error=skip"):
-        list(host_batches(source, identity_of_two, np.arange(64), **options))
+        list(host_batches(failing, np.arange(64), stop=1))
 
 
 def test_targets_of_several_classes_are_rows():
@@ -172,7 +150,7 @@ def test_targets_of_several_classes_are_rows():
             example = super().__getitem__(index)
             return example._replace(label=np.array([index % 2, 1], np.uint8))
 
-    (batch,) = host_batches(Targets(8), identity, np.arange(8), batch_size=8, seed=None)
+    (batch,) = host_batches(loading(Targets(8), identity, 8, seed=None), np.arange(8))
     assert batch["label"].dtype == np.float32
     assert batch["label"].tolist() == [[index % 2, 1] for index in range(8)]
 
@@ -189,7 +167,7 @@ def test_what_stands_for_an_example_of_several_classes_has_none(num_rows):
 
     source = Targets(num_rows)
     skipping = Skipping.of(source, (1, 1, 1), num_classes=2)
-    options = {"batch_size": num_rows, "seed": None, "skipping": skipping}
-    (batch,) = host_batches(source, identity, np.arange(num_rows), **options)
+    examples = loading(source, identity, num_rows, seed=None, skipping=skipping)
+    (batch,) = host_batches(examples, np.arange(num_rows))
     np.testing.assert_array_equal(batch["label"], np.repeat(batch["mask"][:, None], 2, axis=1))
     assert batch["mask"].tolist() == [index >= 2 for index in range(num_rows)]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from tests.data.example_sources import Numbered
+from tests.data.example_sources import Numbered, loading
 from tests.data.pictures import encode, photograph
+from tests.runs import LIMIT_SECONDS
 from vit_jax import config
 from vit_jax.data.images.transforms import train_transform
 from vit_jax.data.loading import pipeline
@@ -36,16 +37,21 @@ def mesh_sharding(**axes):
     return NamedSharding(mesh, PartitionSpec(tuple(name for name in axes if name != "tensor")))
 
 
-def take(count, *, size=37, batch_size=16, seed=0, axes=None, transform=with_noise, **options):
+def take(
+    count,
+    *,
+    size=37,
+    batch_size=16,
+    seed=0,
+    axes=None,
+    transform=with_noise,
+    start=0,
+    stop=None,
+    **options,
+):
     """The first batches, as NumPy arrays."""
-    iterator = batches(
-        Numbered(size),
-        transform,
-        batch_size=batch_size,
-        sharding=mesh_sharding(**(axes or {"data": 8})),
-        seed=seed,
-        **options,
-    )
+    loaded = loading(Numbered(size), transform, batch_size, seed, **options)
+    iterator = batches(loaded, mesh_sharding(**(axes or {"data": 8})), start, stop)
     found = [jax.device_get(batch) for batch in itertools.islice(iterator, count)]
     iterator.close()
     return found
@@ -81,16 +87,8 @@ def test_layouts_of_devices_see_the_same(axes):
 
 
 def test_each_device_holds_its_rows():
-    (batch,) = itertools.islice(
-        batches(
-            Numbered(64),
-            identity,
-            batch_size=16,
-            sharding=mesh_sharding(data=8),
-            seed=None,
-        ),
-        1,
-    )
+    loaded = loading(Numbered(64), identity, batch_size=16, seed=None)
+    (batch,) = itertools.islice(batches(loaded, mesh_sharding(data=8)), 1)
     for shard in batch["index"].addressable_shards:
         np.testing.assert_array_equal(shard.data, np.arange(16)[shard.index])
     assert batch["image"].sharding.is_equivalent_to(mesh_sharding(data=8), 4)
@@ -192,7 +190,7 @@ def test_processes_load_the_rows_of_their_devices(axes, num_processes):
     seen = []
     for process in range(num_processes):
         rows = local_rows(OneProcess(mesh_sharding(**axes), process, num_processes), 16)
-        loaded = host_batches(Numbered(37), with_noise, rows, batch_size=16, seed=0)
+        loaded = host_batches(loading(Numbered(37), with_noise, 16, seed=0), rows)
         batch = next(loaded)
         loaded.close()
         seen += rows.tolist()
@@ -201,6 +199,39 @@ def test_processes_load_the_rows_of_their_devices(axes, num_processes):
     # A tensor axis across processes makes rows repeat; otherwise each is loaded once.
     repeats = {2: 2, 4: 2}[num_processes] if next(iter(axes)) == "tensor" else 1
     assert len(seen) == 16 * repeats
+
+
+def interleaved_sharding():
+    """Of devices whose neighbours in the mesh are of other processes: their rows have gaps."""
+    devices = np.array(jax.devices())[[0, 4, 1, 5, 2, 6, 3, 7]]
+    return NamedSharding(jax.sharding.Mesh(devices, "data"), PartitionSpec("data"))
+
+
+@pytest.mark.parametrize("process", [0, 1, 3])
+@pytest.mark.parametrize(
+    "axes", [{"data": 8}, {"data": 2, "fsdp": 4}, {"tensor": 2, "data": 4}, {}], ids=str
+)
+def test_a_process_hands_its_devices_their_rows_of_the_global_batch(axes, process, monkeypatch):
+    """JAX asks by global rows; a process holds some of them, which start elsewhere than at 0."""
+    whole = mesh_sharding(**axes) if axes else interleaved_sharding()
+    sharding = OneProcess(whole, process, 4)
+
+    def shards_of(shape, given, callback):
+        assert given is sharding
+        indices = sharding.addressable_devices_indices_map(shape).values()
+        return shape, [(np.arange(shape[0])[index[0]], callback(index)) for index in indices]
+
+    monkeypatch.setattr(jax, "make_array_from_callback", shards_of)
+    (batch,) = batches(
+        Numbered(32), identity, batch_size=16, sharding=sharding, seed=None, start=1, stop=2
+    )
+    count = 4 if "tensor" in axes else 2
+    for shape, shards in batch.values():
+        assert shape[0] == 16, "the global batch's"
+        assert [len(values) for _, values in shards] == [count] * 2, "of its two devices"
+    for key in ("index", "image"):
+        for rows, values in batch[key][1]:
+            np.testing.assert_array_equal(np.ravel(values), 16 + rows)
 
 
 def test_indivisible_batch():
@@ -237,7 +268,7 @@ def test_the_death_of_a_worker_is_an_error():
 def test_closing_stops_the_threads():
     before = threading.active_count()
     take(2, num_threads=4)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_SECONDS
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before
@@ -251,9 +282,8 @@ def count_and_return(image, rng, *, counter):
 def test_only_a_few_batches_are_held_ready():
     counter = itertools.count()
     transform = functools.partial(count_and_return, counter=counter)
-    iterator = host_batches(
-        Numbered(1000), transform, np.arange(64), batch_size=64, seed=0, num_threads=2
-    )
+    examples = loading(Numbered(1000), transform, batch_size=64, seed=0, num_threads=2)
+    iterator = host_batches(examples, np.arange(64))
     next(iterator)
     time.sleep(0.5)
     assert next(counter) <= 4 * 64
@@ -262,9 +292,8 @@ def test_only_a_few_batches_are_held_ready():
 
 def test_transfers_pass_the_guard():
     with jax.transfer_guard("disallow"):
-        iterator = batches(
-            Numbered(37), with_noise, batch_size=16, sharding=mesh_sharding(data=8), seed=0
-        )
+        loaded = loading(Numbered(37), with_noise, batch_size=16, seed=0)
+        iterator = batches(loaded, mesh_sharding(data=8))
         next(iterator)
         iterator.close()
 
@@ -287,16 +316,15 @@ def photographs(tmp_path_factory):
     return source, train_transform(data, (32, 32), 3)
 
 
-def hashes(photographs, rows, **options):
+def hashes(photographs, rows, start=0, **options):
     """What rows of batches hold: (index, hash of the pixels), by batch."""
-    source, transform = photographs
-    options = {"batch_size": 16, "seed": 4, "stop": 5, "copies": 2, **options}
+    loaded = loading(*photographs, batch_size=16, seed=4, copies=2, **options)
     return [
         [
             (int(index), hashlib.sha256(image).hexdigest())
             for index, image in zip(batch["index"], batch["image"], strict=True)
         ]
-        for batch in host_batches(source, transform, np.asarray(rows), **options)
+        for batch in host_batches(loaded, np.asarray(rows), start, stop=5)
     ]
 
 

@@ -5,23 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.data.loading.test_pipeline import Numbered, assert_same, with_noise
+from tests.data.example_sources import Numbered, loading
+from tests.data.loading.test_pipeline import assert_same, with_noise
+from vit_jax.data.loading.chunks import num_distinct_rows
 from vit_jax.data.loading.order import Order
-from vit_jax.data.loading.pipeline import host_batches, num_distinct_rows
+from vit_jax.data.loading.pipeline import host_batches
 
 
 def take(count, *, batch_size=16, copies=3, start=0, num_threads=2, rows=None):
     rows = np.arange(batch_size) if rows is None else rows
-    loaded = host_batches(
-        Numbered(200),
-        with_noise,
-        rows,
-        batch_size=batch_size,
-        seed=5,
-        copies=copies,
-        start=start,
-        num_threads=num_threads,
-    )
+    options = {"copies": copies, "num_threads": num_threads}
+    loaded = host_batches(loading(Numbered(200), with_noise, batch_size, 5, **options), rows, start)
     result = list(itertools.islice(loaded, count))
     loaded.close()
     return result

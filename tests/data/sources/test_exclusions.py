@@ -1,15 +1,20 @@
+import hashlib
 import logging
 import os
+import struct
 import uuid
 
 import fsspec
+import numpy as np
 import pytest
 
+from tests.states import mesh_of
 from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.data.sources.exclusions import as_line, read_list
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import DataError
+from vit_jax.training.experiment import make_experiment
 
 
 def open_split(data, split="train", training=True):
@@ -153,15 +158,18 @@ def test_a_run_trains_without_and_evaluates_with_what_is_in_the_list(exclude, da
     config.data.exclude = data.exclude
     config.data.max_eval_examples = 7
     dataset = open_dataset(config)
-    assert dataset.num_train_examples == len(dataset.train) == 99
-    assert len(dataset.eval) == 7
+    assert dataset.num_examples == len(dataset.source) == 99
+    config.model.update(name="ViT-Ti/2", image_size=8)
+    config.total_steps = 1
+    experiment = make_experiment(config, mesh_of(1), dataset)
+    assert len(experiment.setting(config.data).data.open()) == 7
 
 
 # ---------------------------------------------------------------------------- caps
 
 
 @pytest.mark.parametrize("limit", [1, 50, 1437, 5000])
-def test_a_cap_is_a_fair_sample_in_the_order_of_the_source(data, limit):
+def test_a_cap_keeps_the_order_of_the_source_and_grows(data, limit):
     data.source = "digits"
     everything = names(open_split(data))
     data.max_train_examples = limit
@@ -169,22 +177,60 @@ def test_a_cap_is_a_fair_sample_in_the_order_of_the_source(data, limit):
     chosen = names(source)
     assert len(chosen) == min(limit, 1437)
     assert chosen == [name for name in everything if name in set(chosen)]
-    if limit == 50:
-        assert len({source[index].label for index in range(50)}) == 10
     data.max_train_examples = limit + 10
     assert set(chosen) <= set(names(open_split(data)))
     assert len(open_split(data, "test", training=False)) == 360
 
 
-def test_a_cap_of_a_sorted_list_holds_every_class(data, tmp_path):
-    rows = "".join(f"{label}/{index}.jpg,{label}\n" for label in "abcd" for index in range(100))
-    (tmp_path / "list.csv").write_text(f"path,label\n{rows}")
-    data.source, data.held_out_fraction = f"manifest:{tmp_path / 'list.csv'}", 0.0
-    data.max_train_examples = 40
-    source = open_split(data)
-    counts = [sum(label == number for label in source.labels) for number in range(4)]
-    assert sum(counts) == 40
-    assert min(counts) >= 3  # 10 expected, standard deviation 2.7.
+@pytest.fixture
+def sorted_by_class(data, tmp_path):
+    """`idx` files of 100 images of each of ten classes, one class after another, in both splits."""
+    labels = np.repeat(np.arange(10, dtype=np.uint8), 100)
+    for prefix in ("train", "t10k"):
+        for name, array in (
+            ("images-idx3", np.zeros((1000, 1, 1), np.uint8)),
+            ("labels-idx1", labels),
+        ):
+            header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            (tmp_path / f"{prefix}-{name}-ubyte").write_bytes(header + array.tobytes())
+    data.source = f"idx:{tmp_path}"
+    return labels
+
+
+def lowest_hashes(members, limit):
+    """Of names, those with the lowest BLAKE2b digests, in the order of `members`."""
+    digests = {name: hashlib.blake2b(name.encode(), digest_size=8).digest() for name in members}
+    kept = set(sorted(members, key=digests.get)[:limit])
+    return [name for name in members if name in kept]
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize(
+    ("part", "start", "stop"),
+    [("{}", 0, 1000), ("{}[:500]", 0, 500), ("{}[50%:]", 500, 1000), ("{0}[:200]+{0}[700:]", 0, 0)],
+)
+def test_a_cap_is_a_fair_sample_of_each_slice(sorted_by_class, data, training, part, start, stop):
+    split, limit = ("train" if training else "test"), 100
+    within = [*range(200), *range(700, 1000)] if not stop else list(range(start, stop))
+    data.max_train_examples, data.max_eval_examples = (limit, 7) if training else (7, limit)
+    source = open_split(data, part.format(split), training=training)
+    expected = lowest_hashes([f"{split}/{index}" for index in within], limit)
+    assert names(source) == expected
+    counts = np.bincount([source[index].label for index in range(limit)], minlength=10)
+    sizes = np.bincount(sorted_by_class[within], minlength=10)
+    # Drawn without replacement, the count of a class is hypergeometric.
+    share = sizes / len(within)
+    variance = limit * share * (1 - share) * (len(within) - limit) / (len(within) - 1)
+    assert (np.abs(counts - limit * share) <= 4 * np.sqrt(variance)).all()
+
+
+def test_a_cap_counts_what_is_left_after_the_exclusions(sorted_by_class, exclude, data):
+    everything = [f"train/{index}" for index in range(1000)]
+    gone = lowest_hashes(everything, 10)
+    exclude("\n".join(gone))
+    data.max_train_examples = 50
+    left = [name for name in everything if name not in gone]
+    assert names(open_split(data)) == lowest_hashes(left, 50)
 
 
 def test_a_folder_gives_its_first_images(folder, exclude, data):

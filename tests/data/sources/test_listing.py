@@ -4,6 +4,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 
 import fsspec
@@ -100,6 +101,36 @@ def test_a_changed_folder_is_listed_again(tmp_path, scans, index_dir, change, ca
         assert len(os.listdir(index_dir)) == 1
 
 
+@pytest.mark.parametrize("later", [-1, 1, 1_000, 300_000_000])  # Nanoseconds; kernels tick in 4 ms.
+def test_a_change_within_the_second_is_seen(tmp_path, scans, index_dir, later):
+    """A folder's times are compared to the nanosecond, whichever of the folders it is."""
+    root = tmp_path / "data"
+    write_classes(root)
+    second = 1_700_000_000 * 10**9 + 500_000_000
+    for folder, _, _ in os.walk(root):
+        os.utime(folder, ns=(second, second))
+    list_classes(str(root), "", index_dir)
+    for count, folder in enumerate((root, root / "cat", root / "dog" / "deep"), start=1):
+        forget(index_dir)
+        (folder / f"new{count}.jpg").touch()
+        os.utime(folder, ns=(second, second + later))
+        found = list_classes(str(root), "", index_dir)
+        assert len(scans) == 1 + count
+        assert len(found.files) == 6 + count - 1, "images beside the class folders are of no class"
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(0.5, 2), (1.5, 2), (3, 1)])
+def test_an_index_waits_until_the_folder_has_settled(tmp_path, scans, index_dir, seconds, count):
+    """File systems whose clocks tick in seconds, even two (FAT), would hide a change."""
+    root = write_classes(tmp_path / "data")
+    modified = time.time() - seconds
+    os.utime(tmp_path / "data" / "dog", (modified, modified))
+    list_classes(root, "", index_dir)
+    forget(index_dir)
+    list_classes(root, "", index_dir)
+    assert len(scans) == count
+
+
 def test_a_folder_that_may_still_change_gets_no_index(tmp_path, scans, index_dir):
     root = write_classes(tmp_path / "data")
     os.utime(tmp_path / "data" / "dog")
@@ -162,14 +193,14 @@ def test_worker_processes_are_sent_no_names(tmp_path, data):
     data.source, data.index_dir = f"folder:{root}", str(tmp_path / "index")
     source = open_source(data, "train", image_size=(1, 1), channels=3, num_classes=0)
     pickled = pickle.dumps(source)
-    assert len(pickled) < 16 * len(source)  # Labels and places.
+    assert len(pickled) < 16 * len(source)  # Labels and indices.
     copy = pickle.loads(pickled)
     assert copy[7] == source[7]
     assert len(copy) == len(source)
 
 
 MEASURE = """
-import resource, sys, time
+import resource, sys
 from vit_jax.config import default_config
 from vit_jax.data.sources.registry import open_source
 
@@ -178,17 +209,17 @@ def peak():
 
 data = default_config().data
 data.source, data.index_dir = f"folder:{sys.argv[1]}", sys.argv[2]
-before, start = peak(), time.perf_counter()
+before = peak()
 sources = [
     open_source(data, split, image_size=(1, 1), channels=3, num_classes=0)
     for split in ("train", "validation")
 ]
-print(time.perf_counter() - start, peak() - before, sum(map(len, sources)))
+print(peak() - before, sum(map(len, sources)))
 """
 
 
 @pytest.mark.slow
-def test_many_files_are_listed_in_bounded_memory_and_open_at_once(tmp_path):
+def test_many_files_are_listed_in_bounded_memory(tmp_path):
     """Hard links stand for ImageNet's 1.2 million files."""
     folders, files = 1000, 1200
     root = tmp_path / "data"
@@ -200,14 +231,12 @@ def test_many_files_are_listed_in_bounded_memory_and_open_at_once(tmp_path):
             os.link(folder / "0.JPEG", folder / f"n{label:08d}_{index}.JPEG")
     settle(root)
     command = [sys.executable, "-c", MEASURE, root, tmp_path / "index"]
-    limits = [(120, 400), (5, 100)]  # Seconds and MiB, without an index and with one.
-    for most_seconds, most_memory in limits:
+    for most_memory in (400, 100):  # MiB, without an index and with one.
         output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-        seconds, memory, count = map(float, output.stdout.split())
+        memory, count = map(float, output.stdout.split())
         assert count == folders * files
-        assert seconds < most_seconds
         assert memory < most_memory
-        print(f"{seconds:.2f} s, {memory:.0f} MiB")
+        print(f"{memory:.0f} MiB")
     shutil.rmtree(tmp_path)
 
 

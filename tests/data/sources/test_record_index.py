@@ -8,9 +8,10 @@ import fsspec
 import numpy as np
 import pytest
 
+from tests.runs import LIMIT_SECONDS
 from vit_jax import storage
 from vit_jax.data.sources import record_index
-from vit_jax.data.sources.record_index import Forward, open_index, places
+from vit_jax.data.sources.record_index import Forward, extents, open_index
 from vit_jax.data.sources.records import Records
 from vit_jax.errors import DataError
 
@@ -26,7 +27,7 @@ def scan(file):
         assert len(file.read(start, start + 10)) == 10
     name_end = np.arange(len(starts))
     name = np.zeros(len(starts), np.uint8)
-    arrays = places(starts, [start + 10 for start in starts], file.path)
+    arrays = extents(starts, [start + 10 for start in starts], file.path)
     return {**arrays, "name": name, "name_end": name_end, "more": np.array(starts, np.float64)}
 
 
@@ -96,6 +97,19 @@ def test_a_changed_shard_is_noticed(shards, caplog):
     assert sorted(SCANNED) == paths[:2]
     assert f"{paths[0]} has changed since it was indexed" in caplog.text
     assert paths[2] not in caplog.text
+
+
+@pytest.mark.parametrize("later", [-1, 1, 300_000_000])  # Nanoseconds.
+def test_a_shard_replaced_by_one_as_large_within_the_second_is_noticed(tmp_path, later):
+    path, second = str(tmp_path / "0.shard"), 1_700_000_000 * 10**9 + 500_000_000
+    write(path, 0, 1)
+    os.utime(path, ns=(second, second))
+    open_index([path], scan, str(tmp_path / "index"))
+    SCANNED.clear()
+    write(path, 2, 3)
+    os.utime(path, ns=(second, second + later))
+    open_index([path], scan, str(tmp_path / "index"))
+    assert [path] == SCANNED
 
 
 @pytest.mark.parametrize(
@@ -178,7 +192,7 @@ def test_an_index_in_memory_is_pickled_whole(shards):
 
 def test_two_processes_share_the_work(shards, monkeypatch):
     paths, directory = shards
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=LIMIT_SECONDS)
 
     def slow_scan(file):
         return scan(file)
@@ -206,7 +220,7 @@ def test_a_missing_shard_is_named(shards):
 
 def test_a_record_of_more_than_four_gigabytes():
     with pytest.raises(DataError, match=r"x: the record at byte 8 is longer than 4 GiB"):
-        places([0, 8], [8, 9 + (1 << 32)], "x")
+        extents([0, 8], [8, 9 + (1 << 32)], "x")
 
 
 def test_a_file_is_read_in_blocks(tmp_path, monkeypatch):

@@ -48,9 +48,9 @@ def test_a_large_gap_is_not_read_through(monkeypatch):
     monkeypatch.setattr(records, "_GAP", 5)
     monkeypatch.setattr(records, "_LARGEST_REQUEST", 40)
     at = [
-        records.Place(0, "memory://x", start, start + 10) for start in (0, 15, 31, 41, 51, 61, 71)
+        records.Extent(0, "memory://x", start, start + 10) for start in (0, 15, 31, 41, 51, 61, 71)
     ]
-    groups = [[place.start for place in group] for group in records._neighbours(at)]
+    groups = [[extent.start for extent in group] for group in records._neighbours(at)]
     assert groups == [[0, 15], [31, 41, 51, 61], [71]]
 
 

@@ -4,14 +4,14 @@ import pickle
 import numpy as np
 import pytest
 
-from vit_jax.data.sources.examples import Example
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.data.sources.registry import open_source
 from vit_jax.data.sources.splits import held_out, open_split, select_classes, uniform_hash
 from vit_jax.errors import ConfigError, DataError
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbers:
+class Numbers(Source):
     split: str
     size: int
     class_names = ("even", "odd")

@@ -4,13 +4,13 @@ import pickle
 import numpy as np
 import pytest
 
-from vit_jax.data.sources.examples import Example, LabelSets, fetch
+from vit_jax.data.sources.examples import Example, LabelSets, Source
 from vit_jax.data.sources.views import Labelled, Slices, Subset
 from vit_jax.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbers:
+class Numbers(Source):
     """Ten examples; the sixth cannot be read."""
 
     class_names = ("even", "odd")
@@ -35,7 +35,7 @@ class Fetching(Numbers):
 
     def fetch(self, indices):
         self.asked.append(list(indices))
-        return list(fetch(Numbers(), indices))
+        return list(Numbers().fetch(indices))
 
 
 VIEWS = {

@@ -10,11 +10,12 @@ import numpy as np
 from vit_jax.data.images.jpeg import Jpeg
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.picture import decode_for_later
-from vit_jax.data.sources.examples import Example, Source, fetch, has_label_sets
+from vit_jax.data.sources.examples import Example, Source
+from vit_jax.data.sources.views import View
 from vit_jax.errors import DataError
 
 
-class Cached:
+class Cached(View):
     """A source whose images are decoded whole, and kept up to a limit.
 
     What is full stays as it is: in a shuffled order no image is likelier to come next than another.
@@ -28,34 +29,17 @@ class Cached:
 
         One that takes more than `max_image_gib` is an error.
         """
+        super().__init__(source)
         self._arguments = source, channels, limit_gib, max_image_gib
-        self._source, self._channels = source, channels
-        self._max_bytes = int(max_image_gib * 2**30)
+        self._channels, self._max_bytes = channels, int(max_image_gib * 2**30)
         self._free = int(limit_gib * 2**30)
         self._held: dict[int, Example] = {}
         self._lock = threading.Lock()
-        self.class_names = source.class_names
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    @property
-    def multi_label(self) -> bool:
-        """As the source says."""
-        return has_label_sets(self._source)
-
-    def name_of(self, index: int) -> str:
-        """The example's name."""
-        return self._source.name_of(index)
-
-    def __getitem__(self, index: int) -> Example:
-        held = self._held.get(index)
-        return self._keep(index, self._source[index]) if held is None else held
 
     def fetch(self, indices: Sequence[int]) -> Iterator[Example | Exception]:
-        """Several examples; see `examples.fetch`."""
+        """Several examples; see `Source`."""
         held = {index: self._held.get(index) for index in indices}
-        fresh = fetch(self._source, [index for index in indices if held[index] is None])
+        fresh = iter(self.source.fetch([index for index in indices if held[index] is None]))
         for index in indices:
             if held[index] is not None:
                 yield held[index]

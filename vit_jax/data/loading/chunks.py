@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.loading.order import Order, RowGenerator
-from vit_jax.data.sources.examples import Example, Source, fetch, has_label_sets
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Skipping:
-    """What stands for an example that cannot be read: a row whose mask is False, never another one.
+    """The row that stands for an example that cannot be read: its mask is False.
 
     Its name and the reason are logged once.
     """
@@ -31,7 +32,7 @@ class Skipping:
     @classmethod
     def of(cls, source: Source, image_shape: tuple[int, int, int], num_classes: int) -> Skipping:
         """Black images without a class, for what `source` cannot read."""
-        label = np.zeros(num_classes, np.float32) if has_label_sets(source) else 0
+        label = np.zeros(num_classes, np.float32) if source.multi_label else 0
         return cls(np.zeros(image_shape, np.uint8), label)
 
     def report(self, unread: list[tuple[str, str]]) -> None:
@@ -64,6 +65,40 @@ class Buffers:
 
 
 @dataclasses.dataclass(frozen=True)
+class Loading:
+    """All that says how the examples of a source become batches.
+
+    Attributes:
+        source: the examples.
+        transform: of (image, Generator) if the order has a seed, of (image) if not; picklable.
+        order: which example stands where; its seed is that of the transform's random numbers, too.
+            Without a seed every example comes once, and the last batch is filled up with rows whose
+            mask is False.
+        batch_size: B, rows of the global batch.
+        copies: of each example in a batch, each transformed with random numbers of its own.
+        skipping: what stands for examples that cannot be read; None: they are errors.
+        num_threads: that load and transform, in each worker process if there are any; 0: the
+            machine's cores.
+        num_workers: worker processes besides; 0: threads of this process only; -1: by the number
+            of cores.
+    """
+
+    source: Source
+    transform: Callable[..., np.ndarray]
+    order: Order
+    batch_size: int
+    copies: int = 1
+    skipping: Skipping | None = None
+    num_threads: int = 0
+    num_workers: int = 0
+
+    @functools.cached_property
+    def num_distinct(self) -> int:
+        """The number of different examples in a batch."""
+        return num_distinct_rows(self.batch_size, self.copies)
+
+
+@dataclasses.dataclass(frozen=True)
 class Chunks:
     """Random access to the rows of the batches, a few rows at a time.
 
@@ -72,15 +107,10 @@ class Chunks:
     skipped: returned, for a raised one loses its type on its way from a worker process.
     """
 
-    source: Source
-    transform: Callable[..., np.ndarray]
-    order: Order
-    batch_size: int
-    num_distinct: int
+    loading: Loading
     parts: tuple[np.ndarray, ...]
     start: int
     stop: int
-    skipping: Skipping | None
     buffers: Buffers | None
 
     def __len__(self) -> int:
@@ -89,12 +119,13 @@ class Chunks:
     def __getitem__(self, chunk: int) -> dict[str, Any] | DataError:
         number, part = divmod(int(chunk), len(self.parts))
         batch, rows = self.start + number, self.parts[part]
-        positions = batch * self.batch_size + rows
-        indices = self.order.indices(batch * self.num_distinct + rows % self.num_distinct)
-        mask = (positions < self.order.num_examples) | (self.order.seed is not None)
+        order, num_distinct = self.loading.order, self.loading.num_distinct
+        positions = batch * self.loading.batch_size + rows
+        indices = order.indices(batch * num_distinct + rows % num_distinct)
+        mask = (positions < order.num_examples) | (order.seed is not None)
         # Padding repeats a row; where there is nothing else, it is loaded all the same.
         loaded = np.flatnonzero(mask) if mask.any() else np.zeros(1, int)
-        examples = fetch(self.source, indices[loaded].tolist())
+        examples = self.loading.source.fetch(indices[loaded].tolist())
         draws = self._generators(positions[loaded].tolist())
         images, labels, unread = None, {}, []
         try:
@@ -120,8 +151,9 @@ class Chunks:
         }
 
     def _generators(self, positions: list[int]) -> Iterator[tuple[np.random.Generator, ...]]:
-        """What the transform is given besides the image."""
-        generator = None if self.order.seed is None else RowGenerator(self.order.seed)
+        """The arguments of the transform besides the image, for each position."""
+        seed = self.loading.order.seed
+        generator = None if seed is None else RowGenerator(seed)
         for position in positions:
             yield () if generator is None else (generator.at(position),)
 
@@ -136,20 +168,20 @@ class Chunks:
         try:
             if isinstance(example, Exception):
                 raise example
-            return self.transform(example.image, *rng), example.label, None
+            return self.loading.transform(example.image, *rng), example.label, None
         except (DataError, OSError) as error:
-            name = self.source.name_of(int(index))
+            name = self.loading.source.name_of(int(index))
             reason = str(error).removeprefix(f"{name}: ").rstrip(".")
-            if self.skipping:
-                return self.skipping.image, self.skipping.label, (name, reason)
+            if skipping := self.loading.skipping:
+                return skipping.image, skipping.label, (name, reason)
             raise DataError(
                 f"Cannot read {name} (index {index}, position {position}, batch "
-                f"{position // self.batch_size}): {reason}. Repair or remove it and start again, or "
+                f"{position // self.loading.batch_size}): {reason}. Repair or remove it and start again, or "
                 "leave it out with --config.data.on_error=skip."
             ) from error
 
     def _allocate(self, number: int, part: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Where the images of a chunk go, uint8 [rows, *shape]."""
+        """The array for the images of a chunk, uint8 [rows, *shape]."""
         rows = len(self.parts[part])
         if self.buffers is None:
             return np.empty((rows, *shape), np.uint8)
@@ -158,7 +190,7 @@ class Chunks:
 
 
 def num_distinct_rows(batch_size: int, copies: int) -> int:
-    """How many different examples make a batch in which each stands up to `copies` times.
+    """The number of different examples in a batch in which each stands up to `copies` times.
 
     Row i holds the example that row i modulo this number holds, so that copies lie far apart. No
     row has the example of its neighbour, the first and the last being neighbours too: mixup mixes

@@ -37,11 +37,11 @@ class Order:
         size, key = self.num_examples, (self.seed, epoch)
         if self.block == 1 or size <= self.block:
             return permute(offsets, size, key)
-        runs, places = np.divmod(offsets, self.block)
+        runs, inner = np.divmod(offsets, self.block)
         count = size // self.block
         whole = runs < count  # What is left is too short for a run, and comes last.
         moved = np.where(whole, permute(np.where(whole, runs, 0), count, key), runs) * self.block
-        within = np.where(whole, permute(places, self.block, (*key, 1)), places)
+        within = np.where(whole, permute(inner, self.block, (*key, 1)), inner)
         first = np.random.SeedSequence((*key, 2)).generate_state(1, np.uint64)[0] % np.uint64(size)
         return (moved + within + np.int64(first)) % size
 

@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grain
@@ -22,9 +22,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from vit_jax.data.loading.chunks import Buffers, Chunks, Skipping, num_distinct_rows
-from vit_jax.data.loading.order import Order
-from vit_jax.data.sources.examples import Source
+from vit_jax.data.loading.chunks import Buffers, Chunks, Loading, Skipping
 from vit_jax.devices.distributed import processes_on_host
 from vit_jax.errors import ConfigError, DataError
 
@@ -54,19 +52,7 @@ def local_rows(sharding: jax.sharding.Sharding, batch_size: int) -> np.ndarray:
 
 
 def host_batches(
-    source: Source,
-    transform: Callable[..., np.ndarray],
-    rows: np.ndarray,
-    *,
-    batch_size: int,
-    seed: int | None,
-    block: int = 1,
-    copies: int = 1,
-    start: int = 0,
-    stop: int | None = None,
-    skipping: Skipping | None = None,
-    num_threads: int = 0,
-    num_workers: int = 0,
+    loading: Loading, rows: np.ndarray, start: int = 0, stop: int | None = None
 ) -> Iterator[Batch]:
     """Loads the rows `rows` [R] of the global batches `start`, `start` + 1, … in the background.
 
@@ -74,24 +60,15 @@ def host_batches(
     [R, K], index int32 [R] and mask bool [R], in the order of `rows`.
     """
     if stop is None:
-        stop = _ENDLESS if seed is not None else -(-len(source) // batch_size)
-    num_workers = default_workers() if num_workers < 0 else num_workers
+        one_epoch = -(-len(loading.source) // loading.batch_size)
+        stop = one_epoch if loading.order.seed is None else _ENDLESS
+    num_workers = default_workers() if loading.num_workers < 0 else loading.num_workers
     num_processes = max(1, num_workers)
-    num_threads = num_threads or max(2, num_cores() // num_processes)
+    num_threads = loading.num_threads or max(2, num_cores() // num_processes)
     num_parts = max(-(-len(rows) // _MAX_CHUNK_ROWS), min(num_threads * num_processes, len(rows)))
     buffers = None if num_workers else Buffers(len(rows))
-    chunks = Chunks(
-        source,
-        transform,
-        Order(len(source), seed, block),
-        batch_size,
-        num_distinct_rows(batch_size, copies),
-        tuple(np.array_split(rows, num_parts)),
-        start,
-        max(start, stop),
-        skipping,
-        buffers,
-    )
+    parts = tuple(np.array_split(rows, num_parts))
+    chunks = Chunks(loading, parts, start, max(start, stop), buffers)
     buffered = max(PREFETCHED_BATCHES * num_parts // num_processes, num_threads)
     dataset = grain.MapDataset.source(chunks).to_iter_dataset(
         grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=buffered)
@@ -102,7 +79,7 @@ def host_batches(
         dataset = dataset.mp_prefetch(
             grain.MultiprocessingOptions(num_workers=num_workers), worker_init_fn=_start_worker
         )
-    return _gather(iter(dataset), num_parts, skipping, buffers)
+    return _gather(iter(dataset), num_parts, loading.skipping, buffers)
 
 
 def num_cores() -> int:
@@ -198,38 +175,15 @@ def to_global(
 
 
 def batches(
-    source: Source,
-    transform: Callable[..., np.ndarray],
-    *,
-    batch_size: int,
-    sharding: jax.sharding.Sharding,
-    seed: int | None,
-    block: int = 1,
-    copies: int = 1,
-    start: int = 0,
-    stop: int | None = None,
-    skipping: Skipping | None = None,
-    num_threads: int = 0,
-    num_workers: int = 0,
+    loading: Loading, sharding: jax.sharding.Sharding, start: int = 0, stop: int | None = None
 ) -> Iterator[dict[str, jax.Array]]:
     """Yields global batches, on the devices, the same for every layout of processes and threads.
 
     Args:
-        source: the examples.
-        transform: of (image, Generator) with a seed, of (image) without; picklable.
-        batch_size: B, rows of the global batch.
+        loading: the examples, and how they become batches.
         sharding: of the rows over the devices; each process loads the rows that its devices hold.
-        seed: of order and augmentation. None: every example once, in the source's order, the last
-            batch filled up with rows whose mask is False.
-        block: how many neighbours in the source stay together when the order is shuffled; 1: none.
-        copies: of each example in a batch, each transformed with random numbers of its own.
         start: the first batch, that is, the number of completed updates.
         stop: the batch to stop before; None: never with a seed, after ceil(n / B) without.
-        skipping: what stands for examples that cannot be read; None: they are errors.
-        num_threads: that load and transform, in each worker process if there are any; 0: the
-            machine's cores.
-        num_workers: worker processes besides; 0: threads of this process only; -1: by the number
-            of cores.
 
     Returns:
         A generator of dictionaries of arrays: image uint8 [B, H, W, C], label int32 [B] or float32
@@ -237,26 +191,14 @@ def batches(
         or a chunk of up to 32 rows for each thread, are held ready. Close it to stop the threads.
 
     Raises:
-        ConfigError: `batch_size` does not divide over the devices.
+        ConfigError: B does not divide over the devices.
         DataError: at `next`: an example cannot be read, and such are not skipped; the message names
             it, its position and the reason. Or a worker process died.
     """
-    rows = local_rows(sharding, batch_size)
-    loaded = host_batches(
-        source,
-        transform,
-        rows,
-        batch_size=batch_size,
-        seed=seed,
-        block=block,
-        copies=copies,
-        start=start,
-        stop=stop,
-        skipping=skipping,
-        num_threads=num_threads,
-        num_workers=num_workers,
+    rows = local_rows(sharding, loading.batch_size)
+    return _transferred(
+        host_batches(loading, rows, start, stop), rows, sharding, loading.batch_size
     )
-    return _transferred(loaded, rows, sharding, batch_size)
 
 
 def _transferred(

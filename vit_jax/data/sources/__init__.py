@@ -1,1 +1,1 @@
-"""Where examples come from."""
+"""Sources of examples: random access to one split of a dataset."""

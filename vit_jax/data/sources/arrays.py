@@ -12,7 +12,7 @@ import zlib
 import ml_collections
 import numpy as np
 
-from vit_jax.data.sources.examples import Example
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.data.sources.splits import EVALUATION_SPLITS, Shape, Splits
 from vit_jax.errors import ConfigError, DataError
 
@@ -20,12 +20,12 @@ _MOST_DIMENSIONS = 4  # Images, rows, columns, channels.
 
 
 @dataclasses.dataclass(frozen=True)
-class Arrays:
+class Arrays(Source):
     """A split that fits in memory: images uint8 [N, H, W, C] and labels [N]."""
 
     split: str
     images: np.ndarray
-    labels: np.ndarray
+    labels: np.ndarray = dataclasses.field()
     class_names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -39,9 +39,9 @@ class Arrays:
         return f"{self.split}/{index}"
 
 
-def digits(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+def digits(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     """Scikit-learn's 1,797 digits, 8×8×1; a fixed stratified 360 of them are the test split."""
-    del place, data, shape
+    del location, data, shape
     # Importing sklearn takes seconds; its data file is all that is wanted.
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
@@ -76,10 +76,10 @@ def _stratified_choice(labels: np.ndarray, size: int) -> np.ndarray:
     return chosen
 
 
-def idx(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+def idx(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     """MNIST's file format: DIR/train-images-idx3-ubyte[.gz] and its three siblings."""
     del data
-    folder = pathlib.Path(place).expanduser()
+    folder = pathlib.Path(location).expanduser()
     prefixes = {"train": "train", "test": "t10k"}
     found = {
         split: prefix
@@ -160,7 +160,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fake:
+class Fake(Source):
     """Patterns made from the index and the label: deterministic, cheap, and learnable."""
 
     size: int
@@ -191,9 +191,9 @@ class Fake:
         return f"fake/{index}"
 
 
-def fake(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+def fake(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     """Needs no files; `num_train_examples` and `num_eval_examples` give the sizes."""
-    del place
+    del location
     shape = shape._replace(num_classes=shape.num_classes or data.num_classes)
     if not shape.num_classes:
         raise ConfigError("config.data.source=fake needs --config.model.num_classes=NUMBER.")

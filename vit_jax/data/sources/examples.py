@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,44 +22,6 @@ class Example(NamedTuple):
     image: bytes | np.ndarray
     label: int | np.ndarray
     name: str
-
-
-class Source(Protocol):
-    """Random access to the examples of one split; picklable, for worker processes.
-
-    Three things are optional: `labels`, int32 [N] or `LabelSets`, where they are at hand;
-    `multi_label`, True where an example's label is an array; `fetch`, as the function of that name.
-    """
-
-    class_names: tuple[str, ...]
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Example: ...
-
-    def name_of(self, index: int) -> str:
-        """The example's name, without reading it."""
-        ...
-
-
-def has_label_sets(source: Source) -> bool:
-    """Whether an example has any number of classes, so that its label is an array."""
-    return getattr(source, "multi_label", False)
-
-
-def fetch(source: Source, indices: Sequence[int]) -> Iterator[Example | Exception]:
-    """The examples at `indices`, neighbours in one request where the source can.
-
-    What cannot be read stands for itself: a DataError or OSError.
-    """
-    if hasattr(source, "fetch"):
-        yield from source.fetch(indices)
-        return
-    for index in indices:
-        try:
-            yield source[index]
-        except (DataError, OSError) as error:
-            yield error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,14 +53,60 @@ class LabelSets(Sequence):
         return LabelSets(self.classes[sources], ends, self.num_classes)
 
     def restricted(self, chosen: np.ndarray) -> tuple[np.ndarray, LabelSets]:
-        """The examples with at least one class of `chosen`, and their labels as places in it."""
-        places = np.full(self.num_classes, -1, np.int32)
-        places[chosen] = np.arange(len(chosen))
-        classes = places[self.classes]
+        """The examples with at least one class of `chosen`, and their labels by its order."""
+        numbers = np.full(self.num_classes, -1, np.int32)
+        numbers[chosen] = np.arange(len(chosen))
+        classes = numbers[self.classes]
         ends = np.concatenate([[0], np.cumsum(classes >= 0)])[self.ends]
         restricted = LabelSets(classes[classes >= 0], ends, len(chosen))
         indices = np.flatnonzero(np.diff(ends, prepend=0))
         return indices, restricted.take(indices)
+
+
+class Source:
+    """Random access to the examples of one split; picklable, for worker processes.
+
+    A kind of source has class names and a length, and reads examples one by one (`__getitem__`) or
+    many at once (`fetch`): each of the two is made of the other.
+
+    Attributes:
+        class_names: by label.
+        labels: int32 [N] or `LabelSets`; None where they are not at hand. In a dataclass
+            `= dataclasses.field()` makes an argument of it.
+    """
+
+    class_names: tuple[str, ...]
+    labels: np.ndarray | LabelSets | None = None
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an example has any number of classes, so that its label is an array."""
+        return isinstance(self.labels, LabelSets)
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Example:
+        """Raises DataError or OSError if the example cannot be read."""
+        (example,) = self.fetch([index])
+        if isinstance(example, Exception):
+            raise example
+        return example
+
+    def fetch(self, indices: Sequence[int]) -> Iterable[Example | Exception]:
+        """The examples at `indices`, neighbours in one request where the source can.
+
+        What cannot be read stands for itself: a DataError or OSError.
+        """
+        for index in indices:
+            try:
+                yield self[index]
+            except (DataError, OSError) as error:
+                yield error
+
+    def name_of(self, index: int) -> str:
+        """The example's name, without reading it where the source can."""
+        return self[index].name
 
 
 def as_label(label: np.ndarray) -> int | np.ndarray:

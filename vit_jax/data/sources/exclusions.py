@@ -66,8 +66,7 @@ def leave_out(source: Source, path: str) -> Source:
 
 def _classes_of(source: Source) -> set[int]:
     """The classes that have an example; none where the labels are not at hand."""
-    labels = getattr(source, "labels", None)
-    values = labels.classes if isinstance(labels, LabelSets) else labels
+    values = source.labels.classes if isinstance(source.labels, LabelSets) else source.labels
     return set() if values is None else set(np.unique(values).tolist())
 
 

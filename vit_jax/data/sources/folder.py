@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections.abc import Sequence
 
@@ -11,7 +10,6 @@ import ml_collections
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.listing import (
     IMAGE_EXTENSIONS,
     Listing,
@@ -25,13 +23,11 @@ from vit_jax.data.sources.splits import (
     Shape,
     Splits,
     check_known_classes,
-    held_out,
+    hold_out,
     with_synonyms,
 )
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import DataError
-
-logger = logging.getLogger(__name__)
 
 _LAYOUT = (
     "expected DIR/train/CLASS/*.jpg with DIR/val/CLASS/*.jpg (or validation, or test), or only "
@@ -39,14 +35,14 @@ _LAYOUT = (
 )
 
 
-def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
-    """Lists the splits below the folder `place`; the training split's classes serve them all.
+def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+    """Lists the splits below the folder `location`; the training split's classes serve them all.
 
     "validation", "val" and "test" stand for one another where the exact one is absent. Without any
     of them, `held_out_fraction` of the training images is held out.
 
     Args:
-        place: a path, or a URL that fsspec knows.
+        location: a path, or a URL that fsspec knows.
         data: `config.data`; `index_dir` is where lists of files are kept.
         shape: not needed.
 
@@ -54,15 +50,22 @@ def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
         DataError: no such folder, or not one of the two layouts; the message describes them.
     """
     del shape
-    root = os.path.expanduser(place)
-    there = place and storage.probe(root, f"config.data.source=folder:{place}")
+    root = os.path.expanduser(location)
+    there = location and storage.probe(root, f"config.data.source=folder:{location}")
     if not there or not storage.is_folder(root):
-        raise DataError(f"config.data.source=folder:{place}: no such folder; {_LAYOUT}.")
+        raise DataError(f"config.data.source=folder:{location}: no such folder; {_LAYOUT}.")
     names = folders_in(root)
     evaluation = [name for name in EVALUATION_SPLITS if name in names]
     if not evaluation:
         prefix = "train/" if "train" in names else ""
-        return _held_out(root, prefix, data)
+        listing = functools.cache(lambda: _list(root, prefix, data.index_dir))
+        splits = hold_out(
+            lambda: listing().hashes,
+            lambda indices: Subset(_files(root, listing()), indices),
+            data.held_out_fraction,
+            storage.join(root, prefix),
+        )
+        return with_synonyms(splits)
     # A trained model may be evaluated without its training images: then the split's own classes.
     reference = "train" if "train" in names else evaluation[0]
 
@@ -82,30 +85,12 @@ def folder(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     return with_synonyms({name: functools.partial(open_split, name) for name in names})
 
 
-def _held_out(root: str, prefix: str, data: ml_collections.ConfigDict) -> Splits:
-    """Splits the images below `root`/`prefix` by a hash of their names below that folder."""
-
-    def open_split(evaluation: bool) -> Source:
-        listing = _list(root, prefix, data.index_dir)
-        chosen = held_out(listing.hashes, data.held_out_fraction)
-        if evaluation:
-            logger.info(
-                "%s has no split for evaluation: %d of its %d images are held out for it.",
-                *(storage.join(root, prefix), chosen.sum(), len(chosen)),
-            )
-        return Subset(_files(root, listing), np.flatnonzero(chosen == evaluation))
-
-    train = {"train": functools.partial(open_split, False)}
-    evaluation = functools.partial(open_split, True)
-    return with_synonyms(train | ({"validation": evaluation} if data.held_out_fraction else {}))
-
-
 def _files(root: str, listing: Listing, classes: Sequence[str] | None = None) -> ImageFiles:
     """The source of the files listed, labelled by `classes`, or else by the listing's own."""
     if classes is None:
         return ImageFiles(root, listing.files, listing.labels, tuple(listing.class_names))
-    places = {label: place for place, label in enumerate(classes)}
-    relabelled = np.array([places[label] for label in listing.class_names], np.int32)
+    numbers = {label: number for number, label in enumerate(classes)}
+    relabelled = np.array([numbers[label] for label in listing.class_names], np.int32)
     return ImageFiles(root, listing.files, relabelled[listing.labels], tuple(classes))
 
 

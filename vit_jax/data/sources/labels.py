@@ -17,7 +17,7 @@ NO_VEHICLE = 1000.0
 
 
 class Label(NamedTuple):
-    """What a label is computed from, and how."""
+    """A label that is computed from some of the features."""
 
     features: tuple[str, ...]
     num_classes: int
@@ -50,7 +50,7 @@ def interval(value: float, starts: tuple[float, ...]) -> int:
 
 
 def sixteenth(feature: str, steps: int) -> Callable[[Features], int]:
-    """Which of 16 equal intervals one of `steps` values lies in."""
+    """The one of 16 equal intervals that one of `steps` values lies in."""
     return lambda features: int(features[feature]) * 16 // steps
 
 

@@ -2,12 +2,12 @@
 
 An index is a folder of NumPy files in `config.data.index_dir`. Its name holds the format, the folder
 that it is of, and what it was made from, so an index never changes: who maps it into memory keeps
-what it has, and several processes may write it at the same time.
+what it has, and several processes may write it at the same time. (Those of `record_index` are read
+whole and checked, which would take half a second for each million files.)
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -16,7 +16,6 @@ import pathlib
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -221,17 +220,23 @@ def _read_index(index_dir: str, name: str) -> Listing | None:
     """The index of that name, whichever it was made from; None if there is none, or it is damaged."""
     if not index_dir:
         return None
-    try:
-        paths = list(pathlib.Path(index_dir).glob(f"{name}-*"))
-    except OSError:  # Writing it will say why.
-        return None
-    for path in paths:
+    for path in _indices(index_dir, name):
         try:
             return _open_index(path)
         except _UNUSABLE as error:
             logger.warning("%s is damaged (%s): it is made anew.", path, error)
             shutil.rmtree(path, ignore_errors=True)
     return None
+
+
+def _indices(index_dir: str, name: str) -> list[pathlib.Path]:
+    """The indices of that name in a folder."""
+    try:
+        return [
+            path for path in pathlib.Path(index_dir).iterdir() if path.name.startswith(f"{name}-")
+        ]
+    except OSError:  # Writing one will say why.
+        return []
 
 
 def _open_index(path: pathlib.Path) -> Listing:
@@ -257,19 +262,17 @@ def _write_index(index_dir: str, name: str, listing: Listing) -> Listing:
     mark = hashlib.blake2b(content, digest_size=8).hexdigest()
     path = pathlib.Path(index_dir) / f"{name}-{mark}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        old = [other for other in path.parent.glob(f"{name}-*") if other != path]
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        temporary.mkdir()
+        old = [other for other in _indices(index_dir, name) if other != path]
         try:
-            for array in _ARRAYS:
-                np.save(temporary / f"{array}.npy", getattr(listing, array), allow_pickle=False)
-            for names in _NAMES:
-                getattr(listing, names).save(str(temporary / names))
-            with contextlib.suppress(OSError):  # Another process was faster, perhaps.
-                os.rename(temporary, path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            with storage.replacing(path) as temporary:
+                os.mkdir(temporary)
+                for array in _ARRAYS:
+                    np.save(os.path.join(temporary, f"{array}.npy"), getattr(listing, array))
+                for names in _NAMES:
+                    getattr(listing, names).save(os.path.join(temporary, names))
+        except OSError:
+            if not path.is_dir():  # Else another process was faster.
+                raise
         for other in old:
             shutil.rmtree(other, ignore_errors=True)
         return _open_index(path)

@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import io
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -35,13 +34,12 @@ from vit_jax.data.sources.splits import (
     Splits,
     abbreviate,
     held_out,
+    hold_out,
     uniform_hash,
     with_synonyms,
 )
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import ConfigError, DataError
-
-logger = logging.getLogger(__name__)
 
 _SPLITS = ("train", *EVALUATION_SPLITS)
 _MOST_CLASSES = 1 << 20  # A number beyond it is an identifier rather than a class's number.
@@ -65,14 +63,14 @@ class Table:
     paths: Names  # [N]
     hashes: np.ndarray  # float64 [N], `uniform_hash` of the paths
     lines: np.ndarray  # int64 [N]
-    splits: np.ndarray  # int8 [N], places in `_SPLITS`; -1: there is no such column
-    labels: LabelSets  # [N], places in `words`
+    splits: np.ndarray  # int8 [N], by the order of `_SPLITS`; -1: there is no such column
+    labels: LabelSets  # [N], numbers of `words`
     words: tuple[str, ...]  # the labels as they are written
     single: bool  # whether the column is `label`
 
 
-def manifest(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
-    """The splits of the manifest `place`, a path or URL; the training split's classes serve them all.
+def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+    """The splits of the manifest `location`, a path or URL; the training split's classes serve them all.
 
     Labels that are whole numbers, all of them, are classes' numbers, below the model's number of
     classes if that is known. Others are names, and the classes are in natural order.
@@ -81,19 +79,18 @@ def manifest(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Split
         ConfigError: the file is neither .csv nor .jsonl.
         DataError: it cannot be read or understood; the message names the line.
     """
-    key = f"config.data.source=manifest:{place}"
-    suffix = os.path.splitext(place)[1].lower()
+    key = f"config.data.source=manifest:{location}"
+    suffix = os.path.splitext(location)[1].lower()
     if suffix not in _READERS:
         raise ConfigError(f"{key}: expected a file that ends in {' or '.join(_READERS)}.")
-    file = os.path.expanduser(place)
+    file = os.path.expanduser(location)
     if not storage.probe(file, key) or storage.is_folder(file):
         raise DataError(f"{key}: no such file.")
     table = _read_table(file, storage.version_of(file))
-    members = _members(table, data.held_out_fraction)
-    reference = members.get("train", np.arange(len(table.paths)))
-    classes, numbers = _classes(table, reference, shape.num_classes)
+    training = _training_images(table, data.held_out_fraction)
+    classes, numbers = _classes(table, training, shape.num_classes)
     least = 2 if table.single else 1
-    if "train" in members and len(classes) < least:
+    if (table.splits <= 0).any() and len(classes) < least:  # Images for training.
         raise DataError(
             f"{file}: for training, need images of at least {least} classes, found only "
             f"{', '.join(classes) or 'none'}."
@@ -103,43 +100,40 @@ def manifest(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Split
         labels = LabelSets(labels, table.labels.ends, len(classes))
     images = ImageFiles(os.path.dirname(file), table.paths, labels, classes)
 
-    def open_split(name: str) -> Source:
-        _check_classes(table, members[name], classes, numbers)
-        return Subset(images, members[name])
+    def open_part(indices: np.ndarray) -> Source:
+        _check_classes(table, indices, classes, numbers)
+        return Subset(images, indices)
 
-    return with_synonyms({name: functools.partial(open_split, name) for name in members})
-
-
-def _members(table: Table, fraction: float) -> dict[str, np.ndarray]:
-    """The places of each split's images in the table."""
-    if table.splits[0] >= 0:
-        return {
-            _SPLITS[number]: np.flatnonzero(table.splits == number)
+    if table.splits[0] < 0:
+        splits = hold_out(lambda: table.hashes, open_part, data.held_out_fraction, file)
+    else:
+        splits = {
+            _SPLITS[number]: functools.partial(open_part, np.flatnonzero(table.splits == number))
             for number in np.unique(table.splits)
         }
-    chosen = held_out(table.hashes, fraction)
-    members = {"train": np.flatnonzero(~chosen), "validation": np.flatnonzero(chosen)}
-    if not fraction:
-        return {"train": members["train"]}
-    logger.info(
-        "%s has no column split: %d of its %d images are held out for evaluation.",
-        *(table.file, len(members["validation"]), len(chosen)),
-    )
-    return members
+    return with_synonyms(splits)
+
+
+def _training_images(table: Table, fraction: float) -> np.ndarray:
+    """The images, by index, whose classes are the model's: all, where none is for training."""
+    if table.splits[0] < 0:
+        return np.flatnonzero(~held_out(table.hashes, fraction))
+    training = np.flatnonzero(table.splits == _SPLITS.index("train"))
+    return training if len(training) else np.arange(len(table.paths))
 
 
 # ------------------------------------------------------------------------------------- classes
 
 
 def _classes(
-    table: Table, reference: np.ndarray, num_classes: int
+    table: Table, training: np.ndarray, num_classes: int
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """The classes of the images at `reference`, and the class of each word, -1 for none of them."""
-    known = np.unique(table.labels.take(reference).classes)
+    """The classes of the images at `training`, and the class of each word, -1 for none of them."""
+    known = np.unique(table.labels.take(training).classes)
     if not all(re.fullmatch(r"0|-?[1-9]\d*", word) for word in table.words):
         classes = tuple(sorted((table.words[word] for word in known), key=natural_order))
-        places = {name: place for place, name in enumerate(classes)}
-        return classes, np.array([places.get(word, -1) for word in table.words], np.int32)
+        known_names = {name: number for number, name in enumerate(classes)}
+        return classes, np.array([known_names.get(word, -1) for word in table.words], np.int32)
     # Of a number without end, its first digits say enough.
     values = np.array([min(int(word[:20]), _MOST_CLASSES) for word in table.words])
     if bad := [word for word, value in enumerate(values) if not 0 <= value < _MOST_CLASSES]:
@@ -166,8 +160,8 @@ def _check_classes(
 
 def _where(table: Table, word: int) -> str:
     """The file and the first line with a word."""
-    places = np.flatnonzero(table.labels.classes == word)
-    rows = np.searchsorted(table.labels.ends, places, side="right")
+    found = np.flatnonzero(table.labels.classes == word)
+    rows = np.searchsorted(table.labels.ends, found, side="right")
     return f"{table.file}:{table.lines[rows].min()}"
 
 
@@ -211,10 +205,10 @@ def _read_table(file: str, version: storage.Version) -> Table:
 
 
 def _check_unique(table: Table) -> None:
-    for place in np.flatnonzero(np.diff(table.hashes) == 0):
-        path = table.paths[place]
-        if path == table.paths[place + 1]:
-            first, second = table.lines[place : place + 2]
+    for row in np.flatnonzero(np.diff(table.hashes) == 0):
+        path = table.paths[row]
+        if path == table.paths[row + 1]:
+            first, second = table.lines[row : row + 2]
             raise DataError(
                 f"{table.file}:{second}: {path} is on line {first} already: give each image one line."
             )

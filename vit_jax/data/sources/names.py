@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.data.sources.examples import Example, LabelSets, as_label
+from vit_jax.data.sources.examples import Example, LabelSets, Source, as_label
 from vit_jax.errors import DataError
 
 _CHUNK = 1 << 16  # Names that are moved at once, which bounds what is held twice.
@@ -20,7 +20,7 @@ class Names(Sequence[str]):
     """A sequence of strings in two arrays: some 50 bytes a name instead of 150, and mapped if saved.
 
     Bytes that are not UTF-8, as in the names of some old files, are kept (`surrogateescape`).
-    Pickled, saved names are the place they lie in; others are their two arrays.
+    Pickled, saved names are the path of their files; others are their two arrays.
     """
 
     def __init__(self, text: np.ndarray, offsets: np.ndarray, path: str = ""):
@@ -69,7 +69,7 @@ class Names(Sequence[str]):
         for start in range(0, len(indices), _CHUNK):
             chunk = slice(start, start + _CHUNK)
             first, last = offsets[start], offsets[start + len(indices[chunk])]
-            # Where each byte comes from: its place here, moved as far as its name is moved.
+            # Where each byte comes from: its offset here, moved as far as its name is moved.
             moved = self._offsets[indices[chunk]] - offsets[start : start + len(indices[chunk])]
             text[first:last] = self._text[np.arange(first, last) + np.repeat(moved, lengths[chunk])]
         return Names(text, offsets)
@@ -98,7 +98,7 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageFiles:
+class ImageFiles(Source):
     """Encoded image files, read when asked for.
 
     `names` are paths below `root`, with "/", or complete paths and URLs.
@@ -106,13 +106,8 @@ class ImageFiles:
 
     root: str
     names: Names
-    labels: np.ndarray | LabelSets  # int32 [N], or sets
+    labels: np.ndarray | LabelSets = dataclasses.field()  # int32 [N], or sets
     class_names: tuple[str, ...]
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether a label is an array."""
-        return isinstance(self.labels, LabelSets)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,4 +1,4 @@
-"""Where the records of shards lie: found once, and kept in files.
+"""Indices of the records in shards: made once, and kept in files.
 
 A kind of shard, TFRecord or tar, is a `scan` that finds the records of one file. What it finds is
 kept in a file per shard, so an interrupted index is completed, and only what changed is made anew.
@@ -79,7 +79,7 @@ class Forward:
 Scan = Callable[[Forward], Arrays]
 
 
-def places(starts: Sequence[int], stops: Sequence[int], path: str) -> Arrays:
+def extents(starts: Sequence[int], stops: Sequence[int], path: str) -> Arrays:
     """The arrays that each kind has; raises DataError if a record is longer than 4 GiB."""
     start, stop = np.array(starts, np.int64), np.array(stops, np.int64)
     length = stop - start
@@ -91,7 +91,7 @@ def places(starts: Sequence[int], stops: Sequence[int], path: str) -> Arrays:
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """Where the records of some shards lie.
+    """The extents of the records in some shards.
 
     Pickled, it is the names of its files, where these have all of it.
     """
@@ -231,12 +231,12 @@ def reason_of(error: OSError) -> str:
 
 
 def _checksum(content: bytes) -> bytes:
-    """What an index file begins with; safetensors has none."""
+    """The first bytes of an index file; safetensors has no checksum."""
     return zlib.crc32(content).to_bytes(4, "little")
 
 
 def _stamp(version: storage.Version, scan: Scan) -> bytes:
-    """What an index file has to say to be of use."""
+    """The mark of an index file that is of use for this version."""
     kind = f"{scan.__module__}.{scan.__qualname__}"
     return f"{_FORMAT} {kind} {version.size} {version.written}".encode()
 

@@ -18,7 +18,7 @@ _CHANGED = ": it has changed since it was indexed; start again"
 Value = TypeVar("Value")
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """The bytes of a record: the number of its shard, its file, and from where to where."""
 
     shard: int
@@ -52,31 +52,31 @@ class Records(Generic[Value]):
         shard = bisect.bisect_right(self._ends, index)
         return shard, index - self._ends[shard] + len(self._arrays[shard]["start"])
 
-    def place(self, index: int) -> Place:
-        """Where a record lies."""
+    def extent(self, index: int) -> Extent:
+        """The bytes of a record."""
         shard, row = self.locate(index)
         start = int(self._arrays[shard]["start"][row])
         length = int(self._arrays[shard]["length"][row])
-        return Place(shard, self._paths[shard], start, start + length)
+        return Extent(shard, self._paths[shard], start, start + length)
 
     def fetch(self, indices: Sequence[int]) -> list[Value | DataError]:
         """Reads several records, with neighbours in one request; what fails stands for itself."""
-        wanted = [self.place(index) for index in indices]
-        found: dict[Place, Value | DataError] = {}
+        wanted = [self.extent(index) for index in indices]
+        found: dict[Extent, Value | DataError] = {}
         for group in _neighbours(sorted(set(wanted))):
-            data = attempt(_read, group[0]._replace(stop=max(place.stop for place in group)))
-            found |= {place: attempt(self._part, data, place, group[0].start) for place in group}
-        return [found[place] for place in wanted]
+            data = attempt(_read, group[0]._replace(stop=max(extent.stop for extent in group)))
+            found |= {extent: attempt(self._part, data, extent, group[0].start) for extent in group}
+        return [found[extent] for extent in wanted]
 
-    def _part(self, data: bytes, place: Place, start: int) -> Value:
-        """The record at `place`, of bytes that begin at byte `start` of the file."""
-        part = data[place.start - start : place.stop - start]
-        if len(part) < place.stop - place.start:
-            raise DataError(f"{place.path} ends before byte {place.stop:,}{_CHANGED}")
+    def _part(self, data: bytes, extent: Extent, start: int) -> Value:
+        """The record at `extent`, of bytes that begin at byte `start` of the file."""
+        part = data[extent.start - start : extent.stop - start]
+        if len(part) < extent.stop - extent.start:
+            raise DataError(f"{extent.path} ends before byte {extent.stop:,}{_CHANGED}")
         try:
             return self._parse(part)
         except DataError as error:
-            raise DataError(f"{place.path}, byte {place.start:,}: {error}{_CHANGED}") from error
+            raise DataError(f"{extent.path}, byte {extent.start:,}: {error}{_CHANGED}") from error
 
 
 def attempt(function: Callable[..., Value], value: Any, *arguments: Any) -> Value | DataError:
@@ -89,33 +89,25 @@ def attempt(function: Callable[..., Value], value: Any, *arguments: Any) -> Valu
         return error
 
 
-def only(fetched: list[Value | DataError]) -> Value:
-    """The one thing that was fetched; raises the DataError that it is."""
-    (value,) = fetched
-    if isinstance(value, DataError):
-        raise value
-    return value
-
-
-def _neighbours(places_: Sequence[Place]) -> Iterator[list[Place]]:
-    """Groups sorted places that are best read at once."""
-    group: list[Place] = []
-    for place in places_:
-        gap = _GAP if storage.is_remote(place.path) else 0
+def _neighbours(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
+    """Groups sorted extents that are best read at once."""
+    group: list[Extent] = []
+    for extent in extents:
+        gap = _GAP if storage.is_remote(extent.path) else 0
         if group and (
-            place.shard != group[-1].shard
-            or place.start > group[-1].stop + gap
-            or place.stop > group[0].start + _LARGEST_REQUEST
+            extent.shard != group[-1].shard
+            or extent.start > group[-1].stop + gap
+            or extent.stop > group[0].start + _LARGEST_REQUEST
         ):
             yield group
             group = []
-        group.append(place)
+        group.append(extent)
     if group:
         yield group
 
 
-def _read(place: Place) -> bytes:
+def _read(extent: Extent) -> bytes:
     try:
-        return storage.read(place.path, place.start, place.stop)
+        return storage.read(extent.path, extent.start, extent.stop)
     except OSError as error:
-        raise DataError(f"{place.path} cannot be read ({reason_of(error)})") from error
+        raise DataError(f"{extent.path} cannot be read ({reason_of(error)})") from error

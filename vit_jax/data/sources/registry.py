@@ -1,6 +1,6 @@
-"""Where examples come from: random access to one split of a dataset.
+"""The kinds of sources, by name.
 
-`config.data.source` names a kind and, after a colon, its place:
+`config.data.source` names a kind and, after a colon, where the data lies:
 
     digits                    scikit-learn's 8×8 digits, inside its package: nothing to download
     idx:DIR                   MNIST and Fashion-MNIST in their original files
@@ -10,7 +10,7 @@
     tar:PATTERN               images in tar files, labelled as in WebDataset or by their folders
     fake                      deterministic patterns, to test and to measure
 
-A new kind is one function `(place, data, shape) -> Splits` and one line in `_KINDS`.
+A new kind is one function `(location, data, shape) -> Splits` and one line in `_KINDS`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def open_source(
         ConfigError: `data.source` or `split` is malformed.
         DataError: the data is missing or malformed.
     """
-    kind, _, place = data.source.partition(":")
+    kind, _, location = data.source.partition(":")
     if training and not split:
         raise ConfigError("config.data.train_split is empty: name a split, such as train.")
     if not data.source:
@@ -78,7 +78,7 @@ def open_source(
             f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, manifest:FILE, "
             "tfds:NAME[:CONFIG], tar:PATTERN, fake."
         )
-    splits = _KINDS[kind](place, data, Shape(tuple(image_size), channels, num_classes))
+    splits = _KINDS[kind](location, data, Shape(tuple(image_size), channels, num_classes))
     if data.classes:
         splits = {name: _selecting(open_, data) for name, open_ in splits.items()}
     source = open_split(splits, split, data.source)

@@ -1,4 +1,4 @@
-"""Which tar shards a pattern stands for, and to which split each belongs."""
+"""The tar shards that a pattern stands for, by split."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def _search(folder: str, suffixes: tuple[str, ...], depth: int = 1) -> list[str]
 
 
 def _match(pattern: str) -> list[str]:
-    return storage.glob(pattern) if _GLOB.search(pattern) else [pattern]
+    is_glob = _GLOB.search(pattern) and not storage.exists(pattern)
+    return storage.glob(pattern) if is_glob else [pattern]
 
 
 def _common_folder(paths: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import logging
 import os
@@ -25,7 +26,7 @@ Splits = dict[str, Callable[[], Source]]  # Split name -> opens it.
 
 
 class Shape(NamedTuple):
-    """What `fake` has to look like."""
+    """The form of `fake` images, and how many classes they have."""
 
     image_size: tuple[int, int]
     channels: int
@@ -39,7 +40,7 @@ def uniform_hash(name: str) -> float:
 
 
 def held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
-    """Which examples are held out for evaluation, by the `uniform_hash` [N] of their names.
+    """Chooses the examples that are held out for evaluation, by the `uniform_hash` [N] of their names.
 
     Adding examples never moves one from split to split. Only if the hash selects none of a few is
     the one with the lowest hash held out, so that there is something to evaluate.
@@ -49,6 +50,34 @@ def held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
     """
     threshold = max(fraction, hashes.min(initial=1.0)) if fraction else -1.0
     return hashes <= threshold
+
+
+def hold_out(
+    hashes: Callable[[], np.ndarray],
+    open_part: Callable[[np.ndarray], Source],
+    fraction: float,
+    where: str,
+) -> Splits:
+    """The splits of data that has but one: "train" and, unless `fraction` is 0, "validation".
+
+    Args:
+        hashes: gives the `uniform_hash` [N] of the examples' names.
+        open_part: opens the examples at some indices, in order.
+        fraction: of the examples that are held out; see `held_out`.
+        where: the data's name, for the log.
+    """
+
+    def open_split(evaluation: bool) -> Source:
+        chosen = held_out(hashes(), fraction)
+        if evaluation:
+            logger.info(
+                "%s has no split for evaluation: %d of its %d images are held out for it.",
+                *(where, chosen.sum(), len(chosen)),
+            )
+        return open_part(np.flatnonzero(chosen == evaluation))
+
+    splits = {"train": functools.partial(open_split, False)}
+    return splits | ({"validation": functools.partial(open_split, True)} if fraction else {})
 
 
 def with_synonyms(splits: Splits) -> Splits:
@@ -61,7 +90,7 @@ def with_synonyms(splits: Splits) -> Splits:
 def check_known_classes(
     found: Sequence[str], known: Sequence[str], where: str, reference: str
 ) -> None:
-    """Raises DataError if classes `found` in one place are not among those `known` from another."""
+    """Raises DataError unless the classes `found` in one split are among those `known` from another."""
     if unknown := sorted(set(found).difference(known)):
         raise DataError(
             f"{where} has classes that {reference} lacks: {abbreviate(unknown)}; "
@@ -144,7 +173,7 @@ def _boundary(text: str | None, default: int, length: int, split: str) -> int:
 
 
 def select_classes(source: Source, names: tuple[str, ...], where: str) -> Labelled:
-    """The examples of `source` with these classes, which are labelled by their place in `names`.
+    """The examples of `source` with these classes, which are labelled by the order of `names`.
 
     Raises DataError if a class is unknown or named twice.
     """
@@ -158,7 +187,7 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Labell
         if names.count(name) > 1:
             raise DataError(f"config.data.classes: {name!r} is named twice.")
     chosen = np.array([source.class_names.index(name) for name in names])
-    labels = getattr(source, "labels", None)
+    labels = source.labels
     if labels is None:
         logger.info("config.data.classes: every example of %s is read for its class.", where)
         labels = np.array([source[index].label for index in range(len(source))])
@@ -166,8 +195,8 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Labell
         indices, sets = labels.restricted(chosen)
         return Labelled(Subset(source, indices), sets, names)
     indices = np.flatnonzero(np.isin(labels, chosen))
-    places = np.argsort(chosen)
-    relabelled = places[np.searchsorted(chosen[places], labels[indices])]
+    by_number = np.argsort(chosen)
+    relabelled = by_number[np.searchsorted(chosen[by_number], labels[indices])]
     return Labelled(Subset(source, indices), relabelled, names)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 from collections.abc import Sequence
 
 import ml_collections
@@ -19,14 +18,14 @@ from vit_jax.data.sources.examples import Example, LabelSets, Source, as_label
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.data.sources.names import Names
 from vit_jax.data.sources.record_index import Index, open_index
-from vit_jax.data.sources.records import Records, attempt, only
+from vit_jax.data.sources.records import Records, attempt
 from vit_jax.data.sources.shards import find_shards
 from vit_jax.data.sources.splits import (
     EVALUATION_SPLITS,
     Shape,
     Splits,
     check_known_classes,
-    held_out,
+    hold_out,
     with_synonyms,
 )
 from vit_jax.data.sources.tar_members import read_member
@@ -34,10 +33,8 @@ from vit_jax.data.sources.tar_samples import classes_of, names_of, scan
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import DataError
 
-logger = logging.getLogger(__name__)
 
-
-class Tar:
+class Tar(Source):
     """The images in tar shards, still encoded.
 
     Args:
@@ -56,17 +53,8 @@ class Tar:
         self._records = Records(index.paths, self._index.shards, _parse)
         self._names = (-1, Names.of([]))  # Of the shard that was last asked for.
 
-    @property
-    def multi_label(self) -> bool:
-        """Whether a label is an array."""
-        return isinstance(self.labels, LabelSets)
-
     def __len__(self) -> int:
         return len(self.labels)
-
-    def __getitem__(self, index: int) -> Example:
-        """Raises DataError if the image cannot be read."""
-        return only(self.fetch([index]))
 
     def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
         """Several examples, with neighbours in one request; what fails stands for itself."""
@@ -97,8 +85,8 @@ class Tar:
         return Tar, (self._index, self._root, self.class_names)  # A worker reads the index itself.
 
 
-def tar(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
-    """The splits of the tar shards that `place` stands for; `find_shards` says which they are.
+def tar(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+    """The splits of the tar shards that `location` stands for; `find_shards` says which they are.
 
     The training split's classes serve them all. Where labels are numbers, their names are the lines
     of `classes.txt`, or the list in `classes.json`, beside the shards. Without a split for
@@ -107,7 +95,7 @@ def tar(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     Raises:
         DataError: there are no shards.
     """
-    root, shards = find_shards(place)
+    root, shards = find_shards(location)
     reference = "train" if "train" in shards else next(iter(shards))
 
     @functools.cache
@@ -117,20 +105,14 @@ def tar(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     def open_split(split: str) -> Tar:
         return Tar(index_of(split), root, _class_names(index_of(reference), root, shape))
 
-    def open_part(is_held_out: bool) -> Source:
-        hashes = [shard["hash"] for shard in index_of("train").shards]
-        chosen = held_out(np.concatenate(hashes), data.held_out_fraction)
-        if is_held_out:
-            logger.info(
-                "%s has no split for evaluation: %d of its %d images are held out for it.",
-                *(place, chosen.sum(), len(chosen)),
-            )
-        return Subset(open_split("train"), np.flatnonzero(chosen == is_held_out))
-
     splits: Splits = {split: functools.partial(open_split, split) for split in shards}
-    if data.held_out_fraction and not splits.keys() & set(EVALUATION_SPLITS):
-        splits["train"] = functools.partial(open_part, False)
-        splits["validation"] = functools.partial(open_part, True)
+    if not splits.keys() & set(EVALUATION_SPLITS):
+        splits |= hold_out(
+            lambda: np.concatenate([shard["hash"] for shard in index_of("train").shards]),
+            lambda indices: Subset(open_split("train"), indices),
+            data.held_out_fraction,
+            location,
+        )
     return with_synonyms(splits)
 
 
@@ -176,15 +158,15 @@ def _names_beside(root: str) -> tuple[str, ...]:
 
 
 def _labels(index: Index, class_names: tuple[str, ...]) -> np.ndarray | LabelSets:
-    """The labels of all images, as places in `class_names`: int32 [N], or sets."""
+    """The labels of all images, by the order of `class_names`: int32 [N], or sets."""
     labels, counts, has_sets = [], [], False
-    places = {name: place for place, name in enumerate(class_names)}
+    numbers = {name: number for number, name in enumerate(class_names)}
     for path, shard in zip(index.paths, index.shards, strict=True):
         label, count, classes = shard["label"], shard["count"], classes_of(shard)
-        if not places.keys() >= set(classes):
+        if not numbers.keys() >= set(classes):
             check_known_classes(classes, class_names, path, "the training split")
         if classes:
-            label = np.array([places[name] for name in classes], np.int32)[label]
+            label = np.array([numbers[name] for name in classes], np.int32)[label]
         if label.max(initial=-1) >= len(class_names):
             raise DataError(
                 f"{path} has the label {label.max():,}, but the training split has only "

@@ -76,8 +76,8 @@ def read_member(read: Callable[[int, int], bytes], start: int) -> Member:
     """The member whose header, or the first of whose headers, begins at `start`.
 
     Args:
-        read: the bytes of the tar file, from and to a place.
-        start: a place.
+        read: the bytes of the tar file, from and to a byte.
+        start: a byte.
 
     Raises:
         ValueError: there is no header.

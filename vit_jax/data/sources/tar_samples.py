@@ -1,4 +1,4 @@
-"""Which images a tar shard holds, and how they are labelled.
+"""The images of a tar shard, and their labels.
 
 WebDataset's layout: the files of a sample have the same name up to the first dot of the last part:
 `KEY.jpg` with the label in `KEY.cls`, a whole number, or in `KEY.json`, {"label": number or list of
@@ -19,7 +19,7 @@ import numpy as np
 
 from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
 from vit_jax.data.sources.names import Names
-from vit_jax.data.sources.record_index import Arrays, Forward, places
+from vit_jax.data.sources.record_index import Arrays, Forward, extents
 from vit_jax.data.sources.splits import uniform_hash
 from vit_jax.data.sources.tar_members import Member, members
 from vit_jax.errors import DataError
@@ -38,11 +38,11 @@ def scan(file: Forward) -> Arrays:
     """Finds the images of a shard.
 
     Returns:
-        What `places` returns, from an image's header to its end, and
+        What `extents` returns, from an image's header to its end, and
         name: uint8 [bytes], all names; name_end: int64 [N], where each ends;
         hash: float64 [N], `uniform_hash` of the name;
         label: int32 [L]; count: int32 [N], how many an image has, empty if each has just one;
-        classes: uint8 [bytes], joined by NUL, of which labels are the places; empty if labels are
+        classes: uint8 [bytes], joined by NUL, which labels number; empty if labels are
         numbers.
 
     Raises:
@@ -56,13 +56,13 @@ def scan(file: Forward) -> Arrays:
     else:
         folders = [_class_of(name, file.path) for name in images]
         classes = sorted(set(folders))
-        labels = list(map({name: place for place, name in enumerate(classes)}.get, folders))
+        labels = list(map({name: number for number, name in enumerate(classes)}.get, folders))
     found = images.values()
     names = [member.name.encode("utf-8", "surrogateescape") for member in found]
     has_lists = any(isinstance(label, list) for label in labels)
     lists = [label if isinstance(label, list) else [label] for label in labels]
     return {
-        **places([member.start for member in found], [member.stop for member in found], file.path),
+        **extents([member.start for member in found], [member.stop for member in found], file.path),
         "name": _as_array(b"".join(names)),
         "name_end": np.cumsum(list(map(len, names)), dtype=np.int64),
         "hash": np.array([uniform_hash(member.name) for member in found], np.float64),

@@ -18,17 +18,17 @@ import numpy as np
 from vit_jax import storage
 from vit_jax.data.images.picture import decode
 from vit_jax.data.sources import tfrecord
-from vit_jax.data.sources.examples import Example
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.data.sources.labels import LABELS, Label
 from vit_jax.data.sources.record_index import Index, open_index
-from vit_jax.data.sources.records import Records, attempt, only
+from vit_jax.data.sources.records import Records, attempt
 from vit_jax.data.sources.splits import Shape, Splits
 from vit_jax.errors import DataError
 
 _ARRAY_RECORD, _TFRECORD = "array_record", "tfrecord"
 
 
-class Tfds:
+class Tfds(Source):
     """One split of a prepared dataset, with the images still encoded.
 
     Args:
@@ -63,10 +63,6 @@ class Tfds:
 
     def __len__(self) -> int:
         return len(self._records)
-
-    def __getitem__(self, index: int) -> Example:
-        """Raises DataError if the record cannot be read."""
-        return only(self.fetch([index]))
 
     def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
         """Several examples, with neighbours in one request; what fails stands for itself."""
@@ -146,13 +142,13 @@ def names_of(features: Any, label: str) -> list[str] | None:
     return getattr(features[label], "names", None) if label in features else None
 
 
-def tfds(place: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
+def tfds(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     """Lists the splits of a dataset prepared in `data.data_dir`; never downloads.
 
     Raises:
         DataError: not found, not in a format that can be read, or not image classification.
     """
-    name, _, config = place.partition(":")
+    name, _, config = location.partition(":")
     if config:
         # "1.0.0" is a version, spelled as in TFDS; anything else a config.
         name += f":{config}" if re.fullmatch(r"[\d*]+\.[\d*]+\.[\d*]+", config) else f"/{config}"

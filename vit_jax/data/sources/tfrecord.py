@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from vit_jax.data.sources.record_index import Arrays, Forward, places
+from vit_jax.data.sources.record_index import Arrays, Forward, extents
 from vit_jax.errors import DataError
 
 _HEADER, _FOOTER = 12, 4
@@ -16,7 +16,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def scan(file: Forward) -> Arrays:
-    """Where each record lies, with its header and footer.
+    """Finds each record, with its header and footer.
 
     Raises:
         DataError: the file is no TFRecord file, damaged or cut short; with the byte.
@@ -33,7 +33,7 @@ def scan(file: Forward) -> Arrays:
         starts.append(position)
         stops.append(stop)
         position = stop
-    return places(starts, stops, file.path)
+    return extents(starts, stops, file.path)
 
 
 def _damage(header: bytes, position: int) -> str:

@@ -1,0 +1,48 @@
+"""Where recipes start from: a config with its data and model, and no number of the recipe's own."""
+
+from ml_collections import ConfigDict
+
+from vit_jax.config import default_config
+from vit_jax.recipes.datasets import Dataset
+
+
+def pretraining(name: str, data: Dataset) -> ConfigDict:
+    """A model on a dataset at 224 px, evaluated on centre crops after each epoch.
+
+    Data without a source has the number of its classes from the source that the user names.
+    """
+    config = default_config()
+    config.eval_every_epochs = 1.0
+    config.checkpoint_every_steps = 1_000
+    config.data.source = data.source
+    config.data.num_train_examples = data.num_train_examples
+    config.data.eval_split = data.eval_split
+    config.data.eval_crop = "center"
+    config.model.name = name
+    if data.source:
+        config.model.num_classes = data.num_classes
+    else:
+        config.data.num_classes = data.num_classes
+    config.model.image_size = 224
+    config.model.dtype = "bfloat16"
+    return config
+
+
+def held_out(config: ConfigDict, *, train_percent: int) -> None:
+    """Trains on a part of the training split; Big Vision's recipes were chosen on the rest."""
+    config.data.train_split = f"train[:{train_percent}%]"
+    config.data.num_train_examples = round(config.data.num_train_examples * train_percent / 100)
+
+
+def finetuning(name: str, data: Dataset) -> ConfigDict:
+    """A model from its weights, on a dataset; `config.init` is the name of the published file."""
+    config = default_config()
+    config.init = name.replace("/", "_").replace("BiT-R", "BiT-M-R") + ".npz"
+    config.checkpoint_every_steps = 500
+    config.data.source = data.source
+    config.data.num_train_examples = data.num_train_examples
+    config.data.eval_split = data.eval_split
+    config.model.name = name
+    config.model.num_classes = data.num_classes
+    config.model.dtype = "bfloat16"
+    return config
