@@ -372,6 +372,12 @@ def test_names_cannot_act_on_a_terminal_or_a_spreadsheet(tmp_path, capsys, monke
         assert {os.path.basename(row["path"]) for row in rows} == set(names)
 
 
+def test_pipes_and_devices_are_no_pictures(model_path, pictures, capsys):
+    os.mkfifo(pictures / "pipe")
+    assert run(model_path, pictures / "pipe", "/dev/zero") == 2
+    assert capsys.readouterr().out.count("error: it is a pipe, a socket or a device") == 2
+
+
 def test_how_large_a_picture_may_be(model_path, pictures, capsys):
     path = pictures / "élève 1.png"
     assert run(model_path, path, "--max_image_gib=1e-6") == 2

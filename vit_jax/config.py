@@ -84,6 +84,7 @@ class Data:
     source: Text = ""  # One of data/sources/registry.py: folder:DIR | tfds:NAME | tar:PATTERN | ...
     data_dir: Text = ""  # Where prepared TFDS data lies; "": TFDS's own default.
     index_dir: Text = ""  # Of indices of files and records, made once; "": the workdir's `index`.
+    protocols: tuple_of(Name) = ("gs", "s3", "https")  # Of URLs that a manifest may name.
     label: Text = ""  # Of a TFDS dataset: an integer feature, or one of data/sources/labels.py.
     train_split: Text = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     eval_split: Text = ""  # "": the source's own evaluation split.

@@ -27,6 +27,7 @@ import numpy as np
 from flax import nnx
 from PIL import Image
 
+from vit_jax import storage
 from vit_jax.command_line import (
     DONE,
     SOME_UNREADABLE,
@@ -241,7 +242,7 @@ def load(
 def content_of(picture: Picture) -> bytes | np.ndarray | Image.Image:
     """What a transform takes."""
     if isinstance(picture, str | os.PathLike):
-        with open(picture, "rb") as file:
+        with open(picture, "rb", opener=storage.open_file) as file:
             return file.read()
     if isinstance(picture, np.ndarray | jax.Array):
         array = np.asarray(picture)
