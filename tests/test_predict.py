@@ -78,6 +78,16 @@ def test_images_are_what_pillow_and_numpy_make_of_the_files(model, tmp_path):
         load_images(model, [tmp_path / "a.png", tmp_path / "b.png"])
 
 
+def test_a_model_of_twelve_bits_is_given_twelve(model, tmp_path):
+    made = random_model("ViT-Ti/8", num_classes=2, **{**TINY, "image_size": 8})
+    made.preprocessing = Preprocessing(bit_depth=12)
+    vit_jax.save_model(made, tmp_path / "model", "vit_jax")
+    values = np.linspace(0, 4095, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(values).save(tmp_path / "x.png")
+    images = load_images(vit_jax.load_model(tmp_path / "model"), tmp_path / "x.png")
+    np.testing.assert_allclose(images[0, ..., 0], values / 4095 * 2 - 1, atol=1 / 255)
+
+
 def test_predictions_are_the_softmax_of_the_logits(model, tmp_path):
     paths = [tmp_path / f"{number}.png" for number in range(11)]
     for number, path in enumerate(paths):

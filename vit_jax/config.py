@@ -109,6 +109,7 @@ class Data:
     antialias: Flag = True  # False: the reference's resize, which does not.
     mean: tuple_of(Amount) = (0.5,)  # Of pixels in [0, 1], for all channels or for each.
     std: tuple_of(Positive) = (0.5,)  # Pixels become (pixel - mean) / std.
+    bit_depth: whole(8, 16) = 16  # Of the values in files with 16 bits of grey: 12, say.
     max_image_gib: Positive = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
     num_threads: Count = 0  # Decoding threads; 0: chosen from the number of cores.
     num_workers: whole(-1) = -1  # Decoding processes besides; -1: chosen from the number of cores.

@@ -22,7 +22,8 @@ class Preprocessing:
 
     `crop` "resize" resizes the whole image to the model's size; "center" first resizes the smaller
     side to `resize` pixels and then crops the centre. Pixels in [0, 1] become (x − mean) / std,
-    channel by channel; one value stands for all channels. Raises ConfigError for values that
+    channel by channel; one value stands for all channels. Of files with 16 bits of grey the value
+    2**`bit_depth` - 1 is white. Raises ConfigError for values that
     cannot be used.
     """
 
@@ -32,6 +33,7 @@ class Preprocessing:
     resize: int = 256
     interpolation: str = "bilinear"
     antialias: bool = True
+    bit_depth: int = 16
 
     def __post_init__(self) -> None:
         for field, lowest in (("mean", -math.inf), ("std", 0)):
@@ -43,6 +45,8 @@ class Preprocessing:
                 raise ConfigError(f"preprocessing {field}={values!r}: must be {positive}numbers.")
         if not isinstance(self.resize, int) or self.resize < 1:
             raise ConfigError(f"preprocessing resize={self.resize!r}: must be a positive integer.")
+        if self.bit_depth not in range(8, 17):
+            raise ConfigError(f"preprocessing bit_depth={self.bit_depth!r}: must be from 8 to 16.")
         for field, choices in (("crop", CROPS), ("interpolation", INTERPOLATIONS)):
             if getattr(self, field) not in choices:
                 raise ConfigError(

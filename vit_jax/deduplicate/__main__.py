@@ -29,7 +29,7 @@ from vit_jax import storage
 from vit_jax.command_line import DONE, SOME_UNREADABLE, Parser, add_image_limit, run_command
 from vit_jax.config import default_config
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
-from vit_jax.data.images.picture import MAX_BYTES, decode
+from vit_jax.data.images.picture import STANDARD, Decoding, decode
 from vit_jax.data.picture_files import read_ahead
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.exclusions import as_line, quoted
@@ -108,8 +108,8 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse_flags(arguments)
     opened = [open_origin(flags.source, flags.split, flags.data_dir)]
     opened += [open_origin(*split_origin(origin), flags.data_dir) for origin in flags.against]
-    max_bytes = int((flags.max_image_gib or MAX_IMAGE_GIB) * 2**30)
-    examples, *tests = [read_fingerprints(*origin, max_bytes) for origin in opened]
+    how = Decoding(int((flags.max_image_gib or MAX_IMAGE_GIB) * 2**30))
+    examples, *tests = [read_fingerprints(*origin, how) for origin in opened]
     matches = find_matches(examples, tests, flags.perceptual_distance)
     command = shlex.join(["python", "-m", "vit_jax.deduplicate", *arguments])
     write_list(flags.output, command, examples, matches)
@@ -136,12 +136,12 @@ def open_origin(source: str, split: str, data_dir: str) -> tuple[str, Source]:
     return f"{source}@{split}" if split else source, opened
 
 
-def read_fingerprints(origin: str, source: Source, max_bytes: int = MAX_BYTES) -> Images:
+def read_fingerprints(origin: str, source: Source, how: Decoding = STANDARD) -> Images:
     """The fingerprints of all images; those that cannot be read are named in the log."""
     fingerprints = np.zeros((len(source), SIZE), np.uint64)
     readable = np.ones(len(source), bool)
     logged = time.monotonic()
-    rows = read_ahead(functools.partial(_fingerprint, source, max_bytes), range(len(source)), AHEAD)
+    rows = read_ahead(functools.partial(_fingerprint, source, how), range(len(source)), AHEAD)
     for index, row in enumerate(rows):
         if isinstance(row, Exception):
             readable[index] = False
@@ -156,9 +156,9 @@ def read_fingerprints(origin: str, source: Source, max_bytes: int = MAX_BYTES) -
     return Images(origin, source, np.flatnonzero(readable), fingerprints[readable])
 
 
-def _fingerprint(source: Source, max_bytes: int, index: int) -> np.ndarray | Exception:
+def _fingerprint(source: Source, how: Decoding, index: int) -> np.ndarray | Exception:
     try:
-        return fingerprint(decode(source[index].image, 3, max_bytes))
+        return fingerprint(decode(source[index].image, 3, how))
     except (DataError, OSError) as error:
         return error
 

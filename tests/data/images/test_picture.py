@@ -13,7 +13,7 @@ from PIL import Image, ImageFile
 
 from tests.data.pictures import encode, random_image, smooth_image
 from vit_jax.data.images.limits import Budget
-from vit_jax.data.images.picture import decode
+from vit_jax.data.images.picture import Decoding, _warn_of_few_bits, decode
 from vit_jax.errors import DataError
 
 
@@ -74,6 +74,32 @@ def test_sixteen_bits_are_scaled_not_clipped(file_format):
     image = decode(encode(ramp, file_format), 3)
     np.testing.assert_allclose(image[..., 0], ramp / 257, atol=0.51)
     np.testing.assert_array_equal(image[..., 0], image[..., 2])
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "TIFF", "PPM"])
+@pytest.mark.parametrize("bits", [10, 12, 14])
+def test_sixteen_bits_of_which_fewer_are_used(file_format, bits, caplog):
+    white = 2**bits - 1
+    ramp = np.linspace(0, white, 4096).astype(np.uint16).reshape(64, 64)
+    content = encode(ramp, file_format)
+    image = decode(content, 3, Decoding(bit_depth=bits))
+    np.testing.assert_allclose(image[..., 1], ramp * (255 / white), atol=0.51)
+    assert not caplog.records
+    _warn_of_few_bits.cache_clear()
+    for _ in range(2):
+        assert decode(content, 1).max() == round(white / 257)
+    (record,) = caplog.records
+    assert f"no value above {white:,}" in record.getMessage()
+    assert f"bit_depth, perhaps to {bits}" in record.getMessage()
+
+
+def test_fewer_bits_of_colour_are_not_guessed():
+    rows = 6 * (b"\0" + 5 * 6 * b"\x0f")
+    content = make_png(6, 5, rows, bits=16)
+    assert decode(content, 3).max() == 15
+    with pytest.raises(DataError, match="convert it to 8 bits"):
+        decode(content, 3, Decoding(bit_depth=12))
+    assert decode(encode(random_image()), 3, Decoding(bit_depth=12)).max() > 200, "8 bits are 8"
 
 
 def test_transparency_lies_over_white():
@@ -233,10 +259,10 @@ def test_the_limit_counts_bytes_decoded_and_may_be_raised(file_format):
     noise = encode(random_image(1000, 1000), file_format, quality=90)
     decoded = 4 * 1000 * 1000
     for content in (flat, noise):
-        assert decode(content, 3, max_bytes=8 * decoded).shape == (1000, 1000, 3)
+        assert decode(content, 3, Decoding(8 * decoded)).shape == (1000, 1000, 3)
         with pytest.raises(DataError, match="max_image_gib"):
-            decode(content, 3, max_bytes=decoded - 1)
-    assert decode(noise, 3, max_bytes=decoded).shape == (1000, 1000, 3)
+            decode(content, 3, Decoding(decoded - 1))
+    assert decode(noise, 3, Decoding(decoded)).shape == (1000, 1000, 3)
 
 
 @pytest.mark.parametrize("colour", [0, 2, 3, 4, 6])
