@@ -14,12 +14,12 @@ import pytest
 
 from tests import tiny
 from tests.runs import ROOT
-from vit_jax import plan as plan_lib
 from vit_jax.devices.hardware import CHIPS, GIB
 from vit_jax.devices.topology import GPU_KINDS, TPU_KINDS, open_topology
 from vit_jax.errors import ConfigError
 from vit_jax.models import count_parameters, model_options
 from vit_jax.plan import Memory, lower_bound, main, make_plan, needed_bytes, suggestions
+from vit_jax.training import experiment
 
 OPTIONS = {  # Of the tiny model.
     **{"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 64},
@@ -227,7 +227,7 @@ def test_other_compiler_errors_are_not_hidden(monkeypatch, topology):
         def lower(self, *arguments):
             raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
-    monkeypatch.setattr(plan_lib, "make_train_step", lambda *arguments: Step())
+    monkeypatch.setattr(experiment, "make_train_step", lambda *arguments: Step())
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         make_plan(tiny.get_config(), topology)
 

@@ -35,7 +35,7 @@ def make_classifier(model: nnx.Module) -> Classifier:
     mesh = sharding.build_mesh(default_config().mesh)
     structure, state = nnx.split(model)
     params = jax.device_put(nnx.to_pure_dict(state), sharding.replicated(mesh))
-    return Classifier(Network(structure, preprocessing_of(model), mesh), params)
+    return Classifier(Network(structure, model.options, preprocessing_of(model), mesh), params)
 
 
 def make_transform(model: nnx.Module, max_image_gib: float = MAX_IMAGE_GIB) -> Transform:

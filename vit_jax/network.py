@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from vit_jax.devices import sharding
 from vit_jax.model_file import Preprocessing
-from vit_jax.models.base import ImageClassifier
+from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.parameters import OBJECTIVE
 
 
@@ -21,11 +21,13 @@ class Network:
 
     Attributes:
       structure: of the model.
+      options: of the model, complete.
       preprocessing: the mean and deviation of the pixels that it expects.
       mesh: of devices; activations are split over it as the batch is.
     """
 
     structure: nnx.GraphDef
+    options: ModelOptions
     preprocessing: Preprocessing
     mesh: Mesh
 

@@ -133,7 +133,7 @@ class Experiment:
                 batch_size=self.config.batch_size,
                 rows=sharding.batch_sharding(self.mesh),
             ),
-            loss=self.objective.EVALUATION_LOSS,
+            loss=self.objective.evaluation_loss,
             objective=self.objective,
         )
 
@@ -159,7 +159,8 @@ def make_experiment(
     if source is not None:
         made_for = source.preprocessing
         preprocessing = dataclasses.replace(preprocessing, mean=made_for.mean, std=made_for.std)
-    network = Network(model_structure(config.model.name, options), preprocessing, mesh)
+    structure = model_structure(config.model.name, options)
+    network = Network(structure, options, preprocessing, mesh)
     labels = Labels(dataset.class_names, dataset.num_classes, dataset.several_labels)
     objective = objectives.make_objective(config.objective, network, labels)
 

@@ -1,0 +1,128 @@
+"""An objective of its own file (brightness.py) trains, resumes, shards, plans and exports."""
+
+import jax
+import numpy as np
+import pytest
+
+import vit_jax
+from tests import tiny
+from tests.runs import read_metrics
+from tests.stages import Setup
+from tests.states import mesh_of
+from vit_jax import train
+from vit_jax.checkpoint import Checkpoints, restore_params
+from vit_jax.config import declare_options
+from vit_jax.config_file import load_config
+from vit_jax.devices.topology import open_topology
+from vit_jax.plan import make_plan
+from vit_jax.training.state import initial_params
+from vit_jax.weights.loading import fit_weights, read_initial_weights
+
+NAME = "tests.objectives.brightness:Brightness"
+
+
+def make_config():
+    """Six updates of the tiny model, an evaluation after every second."""
+    config = tiny.get_config()
+    declare_options(config, NAME)
+    config.objective.name, config.objective.scale = NAME, 3.0
+    config.total_steps, config.ema_decay, config.schedule.name = 6, 0.9, "constant"
+    config.eval_every_steps = 2
+    return config
+
+
+config = pytest.fixture(make_config)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The workdir of a whole run."""
+    folder = tmp_path_factory.mktemp("whole")
+    train.run(make_config(), folder)
+    return folder
+
+
+def test_it_trains_and_its_values_are_logged(whole):
+    records = {record["step"]: record for record in read_metrics(whole)}
+    for record in records.values():
+        # The mean of squares is at least the square of the mean.
+        assert record["train/loss"] >= 3 * record["train/error"] ** 2
+    assert records[6]["train/loss"] < records[1]["train/loss"]
+    measured = [step for step, record in records.items() if "brightness/error" in record]
+    assert measured == [2, 4, 6]
+    assert records[6]["brightness_ema/error"] != records[6]["brightness/error"]
+    assert not any("accuracy" in key for key in records[6])
+
+
+def test_its_best_checkpoint_has_the_lowest_error_of_the_averages(whole):
+    records = {record["step"]: record for record in read_metrics(whole)}
+    errors = {step: r["brightness_ema/error"] for step, r in records.items() if step % 2 == 0}
+    assert Checkpoints(whole, read_only=True).step_of("best") == min(errors, key=errors.get)
+
+
+def test_it_resumes_bit_for_bit(config, whole, tmp_path):
+    config.total_steps = 3
+    train.run(config, tmp_path)
+    config.total_steps = 6
+    train.run(config, tmp_path)
+    jax.tree.map(
+        np.testing.assert_array_equal, restore_params(tmp_path, 6), restore_params(whole, 6)
+    )
+    last = read_metrics(tmp_path)[-1]
+    for key, value in read_metrics(whole)[-1].items():
+        if key.partition("/")[0] in ("brightness", "brightness_ema") or key == "train/loss":
+            assert last[key] == value
+
+
+def test_its_parameters_are_trained_and_its_frozen_arrays_are_not(config):
+    setup = Setup(config, mesh_of(1))
+    before = jax.device_get(setup.state.params["objective"])
+    frozen = jax.device_get(setup.frozen)
+    _, _, state = setup.run()
+    assert (state.params["objective"]["kernel"] != before["kernel"]).any()
+    jax.tree.map(np.testing.assert_array_equal, setup.frozen, frozen)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_every_mesh_trains_alike(config, accumulation):
+    expected, _, one = Setup(config, mesh_of(1)).run()
+    config.optimizer.accumulation_steps = accumulation
+    config.model.dropout_rate = 0.0
+    losses, _, state = Setup(config, mesh_of(8, fsdp=4)).run()
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        state.params["objective"]["kernel"], one.params["objective"]["kernel"], atol=1e-5
+    )
+
+
+def test_a_plan_counts_the_frozen_arrays(config):
+    plan = make_plan(config, open_topology("gpu:8"))
+    assert plan.memory.objective == 8 * 8 * 4
+
+
+def test_a_classifier_made_of_it_does_not_have_its_parameters(config, whole, tmp_path, caplog):
+    model = vit_jax.load_model(whole)
+    assert "skipped  objective/kernel" in caplog.text
+    vit_jax.save_model(model, tmp_path / "model.npz")
+    assert not any("objective" in name for name in np.load(tmp_path / "model.npz"))
+
+    weights = read_initial_weights(whole, model.options)
+    setup = Setup(tiny.get_config(), mesh_of(1))
+    params, report = fit_weights(weights, model.options, setup.abstract.params)
+    assert "objective" not in params
+    assert [row.name for row in report.rows if row.status == "skipped"] == ["objective/kernel"]
+
+
+def test_the_model_starts_as_with_any_objective(config):
+    key, name = jax.random.key(3), config.model.name
+    ours, usual = (
+        initial_params(name, s.experiment.options, s.experiment.objective, key)
+        for s in (Setup(config, mesh_of(1)), Setup(tiny.get_config(), mesh_of(1)))
+    )
+    assert ours.pop("objective").keys() == {"kernel"}
+    jax.tree.map(np.testing.assert_array_equal, ours, usual)
+
+
+def test_its_options_are_keys_of_the_command_line():
+    overrides = ["objective.scale=0.5", f"objective.name={NAME}"]
+    assert load_config("tests/tiny.py", overrides).objective.scale == 0.5
