@@ -91,7 +91,7 @@ class Experiment:
             options,
             self.preprocessing,
             names,
-            loss=self.objective.EVALUATION_LOSS,
+            loss=self.objective.evaluation_loss,
         )
 
     @property
