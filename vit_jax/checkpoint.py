@@ -115,9 +115,12 @@ class Checkpoints:
         """The step of "latest", "best" or a given step; raises CheckpointError if it is not there."""
         steps = self._manager.all_steps()
         wanted = {"latest": self._manager.latest_step, "best": self._best_step}
-        step = wanted.get(str(checkpoint), lambda: None)()
         if str(checkpoint).isdecimal():  # as text, from a command line
-            step = int(checkpoint)
+            checkpoint = int(checkpoint)
+        if isinstance(checkpoint, int):
+            step = checkpoint
+        else:
+            step = wanted.get(checkpoint, lambda: None)()
         if step is None or step not in steps:
             raise CheckpointError(
                 f"{self._directory} has no checkpoint {checkpoint!r}; "
