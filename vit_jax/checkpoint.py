@@ -117,10 +117,7 @@ class Checkpoints:
         wanted = {"latest": self._manager.latest_step, "best": self._best_step}
         if str(checkpoint).isdecimal():  # as text, from a command line
             checkpoint = int(checkpoint)
-        if isinstance(checkpoint, int):
-            step = checkpoint
-        else:
-            step = wanted.get(checkpoint, lambda: None)()
+        step = checkpoint if isinstance(checkpoint, int) else wanted.get(checkpoint, lambda: None)()
         if step is None or step not in steps:
             raise CheckpointError(
                 f"{self._directory} has no checkpoint {checkpoint!r}; "
