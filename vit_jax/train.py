@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax.checkpoint import Checkpoints, TrainState, check_path
 from vit_jax.data.dataset import open_dataset, with_index
+from vit_jax.data.split_checks import check_run
 from vit_jax.devices import distributed, sharding
 from vit_jax.model_file import write_model_file
 from vit_jax.training import claim, workdir
@@ -69,6 +70,7 @@ def run(
     if dry_run:
         return {}
     evaluation = open_evaluation(experiment, with_index(config.data, index_dir))
+    check_run(dataset, evaluation.data)
     distributed.check_same("training examples", experiment.dataset.num_examples)
     evaluation.check_same()
     stop = stop or threading.Event()

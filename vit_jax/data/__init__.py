@@ -12,7 +12,8 @@ above it.
           tfds            TensorFlow Datasets           tfrecord, labels
           arrays          what fits into memory
           records         parts of large files, read where a record_index says that they lie
-        splits, views     held-out fractions, slices, classes and other parts of a source
+        split_names       what splits are called       split_expressions: train[:98%]+test
+        splits, views     held-out fractions, classes and other parts of a source
         exclusions        config.data.exclude
         examples          what an example and a source are
       images/             an encoded file -> uint8 pixels
@@ -26,7 +27,8 @@ above it.
           chunks          a few rows of a batch
         cache             images that stay decoded in memory
 
-Elsewhere here: classes (data labelled for a trained model), picture_files (what `predict` is given).
+Elsewhere here: classes (data labelled for a trained model), split_checks (what a run is told of its
+splits), picture_files (what `predict` is given).
 Files and URLs are `vit_jax.storage`'s, crops and augmentations as text `vit_jax.grammar`'s.
 """
 

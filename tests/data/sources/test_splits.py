@@ -6,7 +6,8 @@ import pytest
 
 from vit_jax.data.sources.examples import Example, Source
 from vit_jax.data.sources.registry import open_source
-from vit_jax.data.sources.splits import held_out, open_split, select_classes, uniform_hash
+from vit_jax.data.sources.split_expressions import open_split
+from vit_jax.data.sources.splits import held_out, select_classes, uniform_hash
 from vit_jax.errors import ConfigError, DataError
 
 

@@ -18,8 +18,13 @@ from vit_jax.data.sources.listing import (
     list_classes,
 )
 from vit_jax.data.sources.names import ImageFiles
-from vit_jax.data.sources.splits import (
+from vit_jax.data.sources.split_names import (
     EVALUATION_SPLITS,
+    find_by_purpose,
+    find_split,
+    purpose_of,
+)
+from vit_jax.data.sources.splits import (
     Shape,
     Splits,
     check_known_classes,
@@ -38,8 +43,8 @@ _LAYOUT = (
 def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     """Lists the splits below the folder `location`; the training split's classes serve them all.
 
-    "validation", "val" and "test" stand for one another where the exact one is absent. Without any
-    of them, `held_out_fraction` of the training images is held out.
+    Splits go by the names in `split_names`, which stand for one another where the exact one is
+    absent. Without one for evaluation, `held_out_fraction` of the training images is held out.
 
     Args:
         location: a path, or a URL that fsspec knows.
@@ -55,9 +60,10 @@ def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Spli
     if not there or not storage.is_folder(root):
         raise DataError(f"config.data.source=folder:{location}: no such folder; {_LAYOUT}.")
     names = folders_in(root)
-    evaluation = [name for name in EVALUATION_SPLITS if name in names]
+    train = find_by_purpose(names, "train")
+    evaluation = find_split(names, EVALUATION_SPLITS)
     if not evaluation:
-        prefix = "train/" if "train" in names else ""
+        prefix = f"{train}/" if train else ""
         listing = functools.cache(lambda: _list(root, prefix, data.index_dir))
         splits = hold_out(
             lambda: listing().hashes,
@@ -67,7 +73,7 @@ def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Spli
         )
         return with_synonyms(splits)
     # A trained model may be evaluated without its training images: then the split's own classes.
-    reference = "train" if "train" in names else evaluation[0]
+    reference = train or evaluation
 
     def open_split(name: str) -> ImageFiles:
         if name == reference:
@@ -112,8 +118,13 @@ def _find_classes(root: str, prefix: str) -> list[str]:
 
 def _check_classes(where: str, classes: Sequence[str], least: int) -> None:
     if len(classes) < least:
+        name = os.path.basename(where.rstrip("/"))
+        taken = (
+            f" {name}/ is taken for a split, by its name: if it is a class, put all class folders "
+            "into one called train."
+        )
         raise DataError(
             f"{where}: need at least {least} class folders with images, found "
-            f"{', '.join(classes) or 'none'}; {_LAYOUT}. "
+            f"{', '.join(classes) or 'none'}; {_LAYOUT}.{taken if purpose_of(name) else ''} "
             f"Image files end in {', '.join(IMAGE_EXTENSIONS)}."
         )

@@ -3,7 +3,8 @@
     path      relative to the manifest, or absolute, or a URL
     label     the class, by name or by number
     labels    instead of it: any number of classes; in CSV joined by ";", in JSON a list
-    split     optional: train, validation, val or test; without it a fraction is held out
+    split     optional: train, validation, test or another name in `split_names`; without
+              it a fraction is held out
 
 Other columns are ignored.
 """
@@ -28,8 +29,8 @@ from vit_jax import storage
 from vit_jax.data.sources.examples import LabelSets, Source
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.data.sources.names import ImageFiles, Names
+from vit_jax.data.sources.split_names import SPLITS, find_by_purpose
 from vit_jax.data.sources.splits import (
-    EVALUATION_SPLITS,
     Shape,
     Splits,
     abbreviate,
@@ -41,7 +42,6 @@ from vit_jax.data.sources.splits import (
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import ConfigError, DataError
 
-_SPLITS = ("train", *EVALUATION_SPLITS)
 _MOST_CLASSES = 1 << 20  # A number beyond it is an identifier rather than a class's number.
 
 
@@ -63,7 +63,7 @@ class Table:
     paths: Names  # [N]
     hashes: np.ndarray  # float64 [N], `uniform_hash` of the paths
     lines: np.ndarray  # int64 [N]
-    splits: np.ndarray  # int8 [N], by the order of `_SPLITS`; -1: there is no such column
+    splits: np.ndarray  # int8 [N], by the order of `SPLITS`; -1: there is no such column
     labels: LabelSets  # [N], numbers of `words`
     words: tuple[str, ...]  # the labels as they are written
     single: bool  # whether the column is `label`
@@ -90,7 +90,7 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
     training = _training_images(table, data.held_out_fraction)
     classes, numbers = _classes(table, training, shape.num_classes)
     least = 2 if table.single else 1
-    if (table.splits <= 0).any() and len(classes) < least:  # Images for training.
+    if _training_split(table) is not None and len(classes) < least:
         raise DataError(
             f"{file}: for training, need images of at least {least} classes, found only "
             f"{', '.join(classes) or 'none'}."
@@ -108,7 +108,7 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
         splits = hold_out(lambda: table.hashes, open_part, data.held_out_fraction, file)
     else:
         splits = {
-            _SPLITS[number]: functools.partial(open_part, np.flatnonzero(table.splits == number))
+            SPLITS[number]: functools.partial(open_part, np.flatnonzero(table.splits == number))
             for number in np.unique(table.splits)
         }
     return with_synonyms(splits)
@@ -118,8 +118,16 @@ def _training_images(table: Table, fraction: float) -> np.ndarray:
     """The images, by index, whose classes are the model's: all, where none is for training."""
     if table.splits[0] < 0:
         return np.flatnonzero(~held_out(table.hashes, fraction))
-    training = np.flatnonzero(table.splits == _SPLITS.index("train"))
-    return training if len(training) else np.arange(len(table.paths))
+    split = _training_split(table)
+    return np.arange(len(table.paths)) if split is None else np.flatnonzero(table.splits == split)
+
+
+def _training_split(table: Table) -> int | None:
+    """The number of the split for training, -1 where no line names one; None: all are for another."""
+    if table.splits[0] < 0:
+        return -1
+    name = find_by_purpose([SPLITS[number] for number in np.unique(table.splits)], "train")
+    return SPLITS.index(name) if name else None
 
 
 # ------------------------------------------------------------------------------------- classes
@@ -181,7 +189,7 @@ def _read_table(file: str, version: storage.Version) -> Table:
             ends.append(len(labels))
             lines.append(row.line)
             hashes.append(uniform_hash(row.path))
-            splits.append(-1 if row.split is None else _SPLITS.index(row.split))
+            splits.append(-1 if row.split is None else SPLITS.index(row.split))
             single.append(row.single)
             yield row.path
 
@@ -256,14 +264,21 @@ def _row(line: int, cells: dict[str, Any], expected: dict[str, bool], where: str
         os.fsencode(path)
     except UnicodeEncodeError:  # JSON can spell halves of characters.
         raise DataError(f"{where}: path is {path!r}, which is no text.") from None
-    if expected["split"] and split not in _SPLITS:
-        raise DataError(f"{where}: split is {split!r}, expected one of {', '.join(_SPLITS)}.")
+    if expected["split"]:
+        split = _split(split, where)
     if expected["label"]:
         return Row(line, path, (_word(cells["label"], where),), split, True)
     if not isinstance(cells["labels"], list):
         raise DataError(f"{where}: labels is {cells['labels']!r}, expected a list.")
     labels = dict.fromkeys(_word(label, where) for label in cells["labels"])
     return Row(line, path, tuple(labels), split, False)
+
+
+def _split(split: Any, where: str) -> str:
+    name = split.strip().casefold() if isinstance(split, str) else ""
+    if name not in SPLITS:
+        raise DataError(f"{where}: split is {split!r}, expected one of {', '.join(SPLITS)}.")
+    return name
 
 
 def _word(label: Any, where: str) -> str:

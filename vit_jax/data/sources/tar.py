@@ -20,8 +20,8 @@ from vit_jax.data.sources.names import Names
 from vit_jax.data.sources.record_index import Index, open_index
 from vit_jax.data.sources.records import Records, attempt
 from vit_jax.data.sources.shards import find_shards
+from vit_jax.data.sources.split_names import EVALUATION_SPLITS, find_by_purpose
 from vit_jax.data.sources.splits import (
-    EVALUATION_SPLITS,
     Shape,
     Splits,
     check_known_classes,
@@ -96,7 +96,8 @@ def tar(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
         DataError: there are no shards.
     """
     root, shards = find_shards(location)
-    reference = "train" if "train" in shards else next(iter(shards))
+    train = find_by_purpose(tuple(shards), "train")
+    reference = train or next(iter(shards))
 
     @functools.cache
     def index_of(split: str) -> Index:
@@ -108,8 +109,8 @@ def tar(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     splits: Splits = {split: functools.partial(open_split, split) for split in shards}
     if not splits.keys() & set(EVALUATION_SPLITS):
         splits |= hold_out(
-            lambda: np.concatenate([shard["hash"] for shard in index_of("train").shards]),
-            lambda indices: Subset(open_split("train"), indices),
+            lambda: np.concatenate([shard["hash"] for shard in index_of(train).shards]),
+            lambda indices: Subset(open_split(train), indices),
             data.held_out_fraction,
             location,
         )

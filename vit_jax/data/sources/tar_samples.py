@@ -13,6 +13,7 @@ import itertools
 import json
 import logging
 import posixpath
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
 from vit_jax.data.sources.names import Names
 from vit_jax.data.sources.record_index import Arrays, Forward, extents
+from vit_jax.data.sources.split_names import purpose_of
 from vit_jax.data.sources.splits import uniform_hash
 from vit_jax.data.sources.tar_members import Member, members
 from vit_jax.errors import DataError
@@ -51,6 +53,7 @@ def scan(file: Forward) -> Arrays:
     """
     images, texts = _files(file)
     given = _given_labels(texts, file.path)
+    _check_one_split(images, -1 if given else -2, file.path)
     if given:
         images, labels, classes = *_pairs(images, given, file.path), []
     else:
@@ -100,6 +103,17 @@ def _files(file: Forward) -> tuple[dict[str, Member], dict[str, str]]:
             links[0],
         )
     return images, texts
+
+
+def _check_one_split(names: Iterable[str], end: int, path: str) -> None:
+    """Raises DataError if the images' folders, up to part `end` of a name, are called as splits."""
+    found = {folder: purpose_of(folder) for name in names for folder in name.split("/")[:end]}
+    splits = {purpose: folder for folder, purpose in found.items() if purpose}
+    if len(splits) > 1:
+        raise DataError(
+            f"{path}: its images lie in folders called {' and '.join(splits.values())}, which would "
+            "be mixed: pack each split into a tar file of its own, with the split's name in its own."
+        )
 
 
 def _text(file: Forward, member: Member) -> str:

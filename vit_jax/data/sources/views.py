@@ -106,6 +106,15 @@ class Slices(Source):
         """As the first part says."""
         return self.parts[0][0].multi_label
 
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Of these examples; None if a part does not have them at hand, or examples have several."""
+        labels = [source.labels for source, _ in self.parts]
+        if not all(isinstance(part, np.ndarray) for part in labels):
+            return None
+        chosen = [positions for _, positions in self.parts]
+        return np.concatenate([part[list(at)] for part, at in zip(labels, chosen, strict=True)])
+
     def __len__(self) -> int:
         return self._ends[-1]
 
