@@ -37,7 +37,7 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.data.picture_files import find_files, read_ahead
-from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.inference import (

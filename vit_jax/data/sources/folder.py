@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Sequence
 
@@ -10,13 +11,8 @@ import ml_collections
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.data.sources.listing import (
-    IMAGE_EXTENSIONS,
-    Listing,
-    folders_in,
-    images_below,
-    list_classes,
-)
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, Walk, holds_run
+from vit_jax.data.sources.listing import Listing, folders_in, list_classes
 from vit_jax.data.sources.names import ImageFiles
 from vit_jax.data.sources.split_names import (
     EVALUATION_SPLITS,
@@ -33,6 +29,8 @@ from vit_jax.data.sources.splits import (
 )
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 _LAYOUT = (
     "expected DIR/train/CLASS/*.jpg with DIR/val/CLASS/*.jpg (or validation, or test), or only "
@@ -72,6 +70,7 @@ def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Spli
             storage.join(root, prefix),
         )
         return with_synonyms(splits)
+    names = _split_folders(root, names)
     # A trained model may be evaluated without its training images: then the split's own classes.
     reference = train or evaluation
 
@@ -89,6 +88,20 @@ def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Spli
         return _files(root, listing, classes)
 
     return with_synonyms({name: functools.partial(open_split, name) for name in names})
+
+
+def _split_folders(root: str, names: list[str]) -> list[str]:
+    """Those of the folders in `root` that do not hold a run or an export."""
+    runs = [name for name in names if not purpose_of(name) and _holds_run(root, name)]
+    if runs:
+        logger.warning(
+            "%s: folders that hold runs or exports, which are no data: %s", root, ", ".join(runs)
+        )
+    return [name for name in names if name not in runs]
+
+
+def _holds_run(root: str, name: str) -> bool:
+    return holds_run({entry.name for entry in storage.list_folder(storage.join(root, name))})
 
 
 def _files(root: str, listing: Listing, classes: Sequence[str] | None = None) -> ImageFiles:
@@ -111,7 +124,7 @@ def _find_classes(root: str, prefix: str) -> list[str]:
     """The class folders in `root`/`prefix` that hold images, without listing all of these."""
     where = storage.join(root, prefix)
     folders = folders_in(where)
-    classes = [name for name in folders if any(images_below(root, f"{prefix}{name}"))]
+    classes = [name for name in folders if any(Walk(root).images_below(f"{prefix}{name}"))]
     _check_classes(where, classes, least=2)
     return classes
 

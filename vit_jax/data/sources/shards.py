@@ -8,6 +8,7 @@ import os
 import re
 
 from vit_jax import storage
+from vit_jax.data.sources.contents import is_system
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.data.sources.split_names import SPLITS
 from vit_jax.errors import DataError
@@ -63,7 +64,7 @@ def _search(folder: str, suffixes: tuple[str, ...], depth: int = 1) -> list[str]
     found = []
     for name, is_folder in storage.list_folder(folder):
         path = storage.join(folder, name)
-        if name.startswith("."):
+        if is_system(name):
             continue
         if is_folder and depth:
             found += _search(path, suffixes, depth - 1)

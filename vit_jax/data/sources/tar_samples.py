@@ -13,12 +13,13 @@ import itertools
 import json
 import logging
 import posixpath
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, describe_extensions, is_system
 from vit_jax.data.sources.names import Names
 from vit_jax.data.sources.record_index import Arrays, Forward, extents
 from vit_jax.data.sources.split_names import purpose_of
@@ -77,14 +78,17 @@ def scan(file: Forward) -> Arrays:
 
 def _files(file: Forward) -> tuple[dict[str, Member], dict[str, str]]:
     """The images, and the contents of *.cls and *.json, by name."""
-    images, texts, links = {}, {}, []
+    images, texts, links, ignored = {}, {}, [], Counter()
     for member in members(file):
         name = member.name.lower()
-        if name.rpartition("/")[2].startswith("."):  # macOS adds such files.
+        if any(is_system(part) for part in name.split("/") if part not in ("", ".", "..")):
             continue
         if member.is_link:
             links.append(member.name)
-        if not member.is_file or not name.endswith((*IMAGE_EXTENSIONS, *_LABEL_EXTENSIONS)):
+        if not member.is_file:
+            continue
+        if not name.endswith((*IMAGE_EXTENSIONS, *_LABEL_EXTENSIONS)):
+            ignored[posixpath.splitext(name)[1]] += 1
             continue
         if member.name in images or member.name in texts:
             raise DataError(
@@ -101,6 +105,11 @@ def _files(file: Forward) -> tuple[dict[str, Member], dict[str, str]]:
             file.path,
             len(links),
             links[0],
+        )
+    if ignored and not texts:  # Samples have what they like beside their image.
+        logger.warning(
+            "%s: files that are no images, by extension: %s",
+            *(file.path, describe_extensions(ignored)),
         )
     return images, texts
 
