@@ -14,6 +14,7 @@ from ml_collections.config_dict import placeholder
 from vit_jax import objectives
 from vit_jax.choices import unused_options
 from vit_jax.data.images.transforms import train_operations
+from vit_jax.data.sources.holding_out import is_fold
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.kinds import (
@@ -58,6 +59,7 @@ def _is_grid_or_none(value: Any) -> bool:
     return value == () or (is_grid(value) and max(value) <= 10_000)
 
 
+Fold = Annotated[str, Kind("k/K, the k-th of K parts, such as 2/5, or '' for none", is_fold)]
 Grid = Annotated[tuple, Kind("(rows, columns), or () for none", _is_grid_or_none)]
 
 # Keys and sections of earlier versions -> what they are called now.
@@ -66,6 +68,14 @@ MOVED = {
     "label_smoothing": "objective.label_smoothing",
     "mixing": "objective.mixing",
 }
+
+# Keys whose default is not what versions before them did -> what those did.
+EARLIER = {"data.holding_out": "hash"}
+
+
+def recorded_values(content: dict) -> dict[str, Any]:
+    """The flat values of a recorded config by their present names, completed by `EARLIER`."""
+    return EARLIER | {current_name(key): value for key, value in flatten(content).items()}
 
 
 def current_name(key: str) -> str:
@@ -93,7 +103,9 @@ class Data:
     num_train_examples: Count = 0  # 0: ask the data. Presets state it, to plan without data.
     num_eval_examples: Count = 0  # Only `fake` data needs it.
     num_classes: Count = 0  # To plan with until `source` is named; of `fake` data.
-    held_out_fraction: number(0, 0.9) = 0.1  # Evaluation share of a folder without split folders.
+    held_out_fraction: number(0, 0.9) = 0.1  # Evaluation share of data without a split for it.
+    holding_out: one_of("stratified", "hash") = "stratified"  # Of each class alike, or of all.
+    fold: Fold = ""  # k/K: the k-th of K parts is held out instead, for cross-validation.
     train_crop: Text = "inception"  # Of data/images/crops.py, with arguments: inception(0.2, 1).
     flip: Flag = True  # Mirror every other training image, at random.
     augmentation: Text = ""  # Of data/images/augmentation.py: randaug_tf(2, 15) | random_erasing

@@ -36,7 +36,7 @@ from vit_jax.command_line import (
     load_classifier,
     run_command,
 )
-from vit_jax.config import current_name, default_config, flatten
+from vit_jax.config import default_config, recorded_values
 from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation import EvaluationData
 from vit_jax.devices import sharding
@@ -153,8 +153,8 @@ def read_run_config(file: str) -> tuple[ConfigDict, str]:
     data = default_config().data
     try:
         config = json.loads(storage.read(file))["config"]
-        data.update({key: value for key, value in config["data"].items() if key in data})
-        recorded = {current_name(key): value for key, value in flatten(config).items()}
+        recorded = recorded_values(config)
+        data.update({key: recorded[name] for key in data if (name := f"data.{key}") in recorded})
         if (loss := recorded["objective.loss"]) not in LOSSES:
             raise ValueError(f"loss={loss!r}")
         return data, loss

@@ -61,6 +61,8 @@ def run(
     if not dry_run:
         check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)
+        if workdir.has_checkpoints(directory):
+            config = workdir.as_recorded(config, directory)
     index_dir = "" if dry_run else workdir.index_directory(directory)
     dataset = open_dataset(config, required=not dry_run, index_dir=index_dir)
     beginning = find_beginning(config, "" if dry_run else directory, dataset)

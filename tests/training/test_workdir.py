@@ -107,6 +107,30 @@ def test_an_earlier_version_s_keys_are_found_under_their_new_names(recorded, tmp
     )
 
 
+def test_a_run_of_an_earlier_version_goes_on_holding_out_by_hash(recorded, tmp_path, caplog):
+    config = default_config()
+    assert workdir.as_recorded(config, tmp_path).data.holding_out == "stratified"
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    for key in ("holding_out", "fold"):
+        del content["config"]["data"][key]
+    path.write_text(json.dumps(content))
+    earlier = workdir.as_recorded(config, tmp_path)
+    assert (earlier.data.holding_out, earlier.data.fold) == ("hash", "")
+    recorded(**{"data.holding_out": "hash"})
+    assert not caplog.records
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"data\.holding_out='hash', not 'stratified'"):
+        recorded()
+
+
+@pytest.mark.parametrize("text", [None, "[1]", "{", "{}"])
+def test_where_nothing_is_recorded_the_config_stays(tmp_path, text):
+    if text:
+        (tmp_path / "config.json").write_text(text)
+    assert workdir.as_recorded(default_config(), tmp_path).data.holding_out == "stratified"
+
+
 def test_all_differences_are_shown_at_once(recorded):
     with pytest.raises(CheckpointError, match=r"batch_size=128, not 64; config\.seed=0, not 1: "):
         recorded(batch_size=64, seed=1, total_steps=7)

@@ -14,7 +14,7 @@ from orbax.checkpoint.utils import checkpoint_steps
 
 import vit_jax
 from vit_jax import objectives
-from vit_jax.config import current_name, default_config, flatten, lookup
+from vit_jax.config import EARLIER, default_config, flatten, lookup, recorded_values
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
 from vit_jax.storage import expand, expand_source, is_remote, write_json
@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 IDENTITY = (
     *("model.", "batch_size", "seed", "optimizer.name", "optimizer.freeze"),
     *("data.source", "data.data_dir", "data.train_split", "data.classes"),
-    *("data.label", "data.held_out_fraction", "data.shuffle"),
+    *("data.label", "data.held_out_fraction", "data.holding_out", "data.fold"),
+    *("data.shuffle",),
     *("data.exclude", "data.max_train_examples"),
 )
 PATH_KEYS = {
@@ -46,6 +47,21 @@ def expand_paths(config: ConfigDict) -> ConfigDict:
         *parents, last = key.split(".")
         section = lookup(config, ".".join(parents)) if parents else config
         section[last] = expanded(section[last])
+    return config
+
+
+def as_recorded(config: ConfigDict, directory: str | os.PathLike[str]) -> ConfigDict:
+    """The config, with what a run of an earlier version in the directory did and keys now choose."""
+    path = epath.Path(directory) / "config.json"
+    try:
+        recorded = flatten(json.loads(path.read_text())["config"]) if path.exists() else EARLIER
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):  # Told by `record_config`.
+        return config
+    missing = {key: value for key, value in EARLIER.items() if key not in recorded}
+    config = config.copy_and_resolve_references()
+    config.update_from_flattened_dict(missing)
+    for key, value in missing.items():
+        logger.info("config.%s=%r, as in the version that %s was started with.", key, value, path)
     return config
 
 
@@ -167,7 +183,7 @@ def as_json(config: ConfigDict) -> dict:
 def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None:
     """Compares two configs as `record_config` describes."""
     # A key that an older version did not know had what is now its default.
-    recorded = {current_name(key): value for key, value in flatten(previous).items()}
+    recorded = recorded_values(previous)
     for key in PATH_KEYS.keys() & recorded.keys():  # As they were given, in earlier versions.
         recorded[key] = PATH_KEYS[key](recorded[key])
     before = flatten(as_json(default_config())) | recorded

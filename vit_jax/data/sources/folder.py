@@ -12,6 +12,7 @@ import numpy as np
 
 from vit_jax import storage
 from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, Walk, holds_run
+from vit_jax.data.sources.holding_out import Pool, hold_out
 from vit_jax.data.sources.listing import Listing, folders_in, list_classes
 from vit_jax.data.sources.names import ImageFiles
 from vit_jax.data.sources.split_names import (
@@ -24,7 +25,6 @@ from vit_jax.data.sources.splits import (
     Shape,
     Splits,
     check_known_classes,
-    hold_out,
     with_synonyms,
 )
 from vit_jax.data.sources.views import Subset
@@ -42,7 +42,7 @@ def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Spli
     """Lists the splits below the folder `location`; the training split's classes serve them all.
 
     Splits go by the names in `split_names`, which stand for one another where the exact one is
-    absent. Without one for evaluation, `held_out_fraction` of the training images is held out.
+    absent. Without one for evaluation, some of the training images are held out: `holding_out`.
 
     Args:
         location: a path, or a URL that fsspec knows.
@@ -64,9 +64,9 @@ def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Spli
         prefix = f"{train}/" if train else ""
         listing = functools.cache(lambda: _list(root, prefix, data.index_dir))
         splits = hold_out(
-            lambda: listing().hashes,
+            lambda: Pool(listing().hashes, listing().labels, listing().class_names),
             lambda indices: Subset(_files(root, listing()), indices),
-            data.held_out_fraction,
+            data,
             storage.join(root, prefix),
         )
         return with_synonyms(splits)

@@ -27,6 +27,7 @@ import numpy as np
 
 from vit_jax import storage
 from vit_jax.data.sources.examples import LabelSets, Source
+from vit_jax.data.sources.holding_out import Pool, held_out, hold_out
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.data.sources.names import ImageFiles, Names
 from vit_jax.data.sources.split_names import SPLITS, find_by_purpose
@@ -34,8 +35,6 @@ from vit_jax.data.sources.splits import (
     Shape,
     Splits,
     abbreviate,
-    held_out,
-    hold_out,
     uniform_hash,
     with_synonyms,
 )
@@ -87,7 +86,7 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
     if not storage.probe(file, key) or storage.is_folder(file):
         raise DataError(f"{key}: no such file.")
     table = _read_table(file, storage.version_of(file))
-    training = _training_images(table, data.held_out_fraction)
+    training = _training_images(table, data)
     classes, numbers = _classes(table, training, shape.num_classes)
     least = 2 if table.single else 1
     if _training_split(table) is not None and len(classes) < least:
@@ -105,7 +104,7 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
         return Subset(images, indices)
 
     if table.splits[0] < 0:
-        splits = hold_out(lambda: table.hashes, open_part, data.held_out_fraction, file)
+        splits = hold_out(lambda: _pool(table), open_part, data, file)
     else:
         splits = {
             SPLITS[number]: functools.partial(open_part, np.flatnonzero(table.splits == number))
@@ -114,10 +113,14 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
     return with_synonyms(splits)
 
 
-def _training_images(table: Table, fraction: float) -> np.ndarray:
+def _pool(table: Table) -> Pool:
+    return Pool(table.hashes, table.labels.classes if table.single else table.labels, table.words)
+
+
+def _training_images(table: Table, data: ml_collections.ConfigDict) -> np.ndarray:
     """The images, by index, whose classes are the model's: all, where none is for training."""
     if table.splits[0] < 0:
-        return np.flatnonzero(~held_out(table.hashes, fraction))
+        return np.flatnonzero(~held_out(_pool(table), data))
     split = _training_split(table)
     return np.arange(len(table.paths)) if split is None else np.flatnonzero(table.splits == split)
 

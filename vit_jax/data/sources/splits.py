@@ -1,9 +1,8 @@
-"""The splits of a source, and the examples of them that are chosen or held out."""
+"""The splits of a source, and the examples of them that are chosen."""
 
 from __future__ import annotations
 
 import difflib
-import functools
 import hashlib
 import logging
 import os
@@ -34,47 +33,6 @@ def uniform_hash(name: str) -> float:
     """A number in [0, 1) that only depends on `name`."""
     digest = hashlib.blake2b(os.fsencode(name), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
-
-
-def held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
-    """Chooses the examples that are held out for evaluation, by the `uniform_hash` [N] of their names.
-
-    Adding examples never moves one from split to split. Only if the hash selects none of a few is
-    the one with the lowest hash held out, so that there is something to evaluate.
-
-    Returns:
-        bool [N]; all False if `fraction` is 0.
-    """
-    threshold = max(fraction, hashes.min(initial=1.0)) if fraction else -1.0
-    return hashes <= threshold
-
-
-def hold_out(
-    hashes: Callable[[], np.ndarray],
-    open_part: Callable[[np.ndarray], Source],
-    fraction: float,
-    where: str,
-) -> Splits:
-    """The splits of data that has but one: "train" and, unless `fraction` is 0, "validation".
-
-    Args:
-        hashes: gives the `uniform_hash` [N] of the examples' names.
-        open_part: opens the examples at some indices, in order.
-        fraction: of the examples that are held out; see `held_out`.
-        where: the data's name, for the log.
-    """
-
-    def open_split(evaluation: bool) -> Source:
-        chosen = held_out(hashes(), fraction)
-        if evaluation:
-            logger.info(
-                "%s has no split for evaluation: %d of its %d images are held out for it.",
-                *(where, chosen.sum(), len(chosen)),
-            )
-        return open_part(np.flatnonzero(chosen == evaluation))
-
-    splits = {"train": functools.partial(open_split, False)}
-    return splits | ({"validation": functools.partial(open_split, True)} if fraction else {})
 
 
 def with_synonyms(splits: Splits) -> Splits:
