@@ -102,6 +102,7 @@ class Data:
     exclude: Text = ""  # A list of training examples to leave out: data/sources/exclusions.py.
     max_train_examples: Count = 0  # A fair sample of so many, after `exclude`; 0: all.
     max_eval_examples: Count = 0  # The same of the evaluation split.
+    allow_changes: Flag = False  # Resume with data elsewhere though its names or labels differ.
     num_train_examples: Count = 0  # 0: ask the data. Presets state it, to plan without data.
     num_eval_examples: Count = 0  # Only `fake` data needs it.
     num_classes: Count = 0  # To plan with until `source` is named; of `fake` data.

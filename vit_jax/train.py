@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax.checkpoint import Checkpoints, TrainState, check_path
 from vit_jax.data.dataset import open_dataset, with_index
+from vit_jax.data.sources.examples import digest_of
 from vit_jax.data.split_checks import check_run
 from vit_jax.devices import distributed, sharding
 from vit_jax.model_file import write_model_file
@@ -95,7 +96,8 @@ def run_experiment(
         directory, keep=config.keep_checkpoints, best_metric=evaluation.best_metric
     )
     start = checkpoints.latest_step
-    workdir.record_config(directory, config, num_examples, resuming=start > 0)
+    digest = digest_of(experiment.dataset.source)
+    workdir.record_config(directory, config, num_examples, digest, resuming=start > 0)
     state = beginning.state(experiment, checkpoints)
     frozen = load_frozen(experiment.objective, experiment.frozen)
     if jax.process_index() == 0:

@@ -18,7 +18,8 @@ def recorded(tmp_path):
     def record(*, resuming=True, num_train_examples=64, **values):
         config = default_config()
         config.update_from_flattened_dict(values)
-        workdir.record_config(epath.Path(tmp_path), config, num_train_examples, resuming=resuming)
+        path, digest = epath.Path(tmp_path), f"of {num_train_examples}"
+        workdir.record_config(path, config, num_train_examples, digest, resuming=resuming)
 
     record(resuming=False)
     return record
@@ -73,7 +74,6 @@ def test_an_equal_config_resumes_in_silence(recorded, caplog):
     [
         ("batch_size", 64),
         ("seed", 1),
-        ("data.source", "digits"),
         ("data.train_split", "train[:50%]"),
         ("model.name", "ViT-S/16"),
         ("model.image_size", 384),
@@ -166,7 +166,7 @@ def test_a_pair_equals_the_list_it_is_stored_as(tmp_path, caplog):
     for resuming in (False, True):
         config = default_config()
         config.model.image_size = (64, 32)
-        workdir.record_config(epath.Path(tmp_path), config, 64, resuming=resuming)
+        workdir.record_config(epath.Path(tmp_path), config, 64, "", resuming=resuming)
     assert not caplog.records
 
 
