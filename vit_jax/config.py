@@ -15,6 +15,7 @@ from vit_jax import objectives
 from vit_jax.choices import unused_options
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import train_operations
+from vit_jax.data.sources.columns import is_columns
 from vit_jax.data.sources.holding_out import is_fold
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import read_evaluators
@@ -60,6 +61,9 @@ def _is_grid_or_none(value: Any) -> bool:
     return value == () or (is_grid(value) and max(value) <= 10_000)
 
 
+Columns = Annotated[
+    str, Kind("NAME=COLUMN,... where NAME is path, label, labels or split, or ''", is_columns)
+]
 Fold = Annotated[str, Kind("k/K, the k-th of K parts, such as 2/5, or '' for none", is_fold)]
 Grid = Annotated[tuple, Kind("(rows, columns), or () for none", _is_grid_or_none)]
 
@@ -96,6 +100,7 @@ class Data:
     index_dir: Text = ""  # Of indices of files and records, made once; "": the workdir's `index`.
     protocols: tuple_of(Name) = ("gs", "s3", "https")  # Of URLs that a manifest may name.
     label: Text = ""  # Of a TFDS dataset: an integer feature, or one of data/sources/labels.py.
+    columns: Columns = ""  # Of a manifest with other names: path=image,label=breed,split=set
     train_split: Text = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     eval_split: Text = ""  # "": the source's own evaluation split.
     classes: tuple_of(Name) = ()  # Only these, by name and in this order; (): all of them.

@@ -54,6 +54,7 @@ BATCH_SIZE = 64  # On each device.
 COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
 DEFAULT_EVALUATORS = "classification"
 CLASSIFICATION = ("count", "accuracy", "top5_accuracy", "loss")  # Of its numbers, in the table.
+HOLDING_OUT = ("held_out_fraction", "holding_out", "fold")
 # What this command calls the config's keys.
 WORDS = {
     "data.source": "--source",
@@ -146,8 +147,10 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     if is_workdir(path) and not complete:
         data, loss = read_run_config(file)
     if flags.source:
-        data = default_config().data
+        recorded, data = data, default_config().data
         data.update(source=flags.source, data_dir=flags.data_dir)
+        if flags.source == recorded.source:  # Else images that it was trained on might be held out.
+            data.update({key: recorded[key] for key in HOLDING_OUT})
     if not data.source:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
     if flags.split:

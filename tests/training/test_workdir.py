@@ -117,6 +117,7 @@ def test_a_run_of_an_earlier_version_goes_on_holding_out_by_hash(recorded, tmp_p
     path.write_text(json.dumps(content))
     earlier = workdir.as_recorded(config, tmp_path)
     assert (earlier.data.holding_out, earlier.data.fold) == ("hash", "")
+    caplog.clear()
     recorded(**{"data.holding_out": "hash"})
     assert not caplog.records
     path.write_text(json.dumps(content))

@@ -7,13 +7,16 @@ above it.
       sources/            where examples come from: random access to one split
         registry          config.data.source -> a source
           folder          images in class folders       listing: found once and kept in an index
+          contents        what in a folder is data
           manifest        a table of images and labels  names: millions of file names in two arrays
+          columns         what its columns are called
           tar             images in tar files           shards, tar_members, tar_samples
           tfds            TensorFlow Datasets           tfrecord, labels
           arrays          what fits into memory
           records         parts of large files, read where a record_index says that they lie
-        split_names       what splits are called       split_expressions: train[:98%]+test
-        splits, views     held-out fractions, classes and other parts of a source
+        split_names       what splits are called        split_expressions: train[:98%]+test
+        holding_out       where there is none for evaluation
+        splits, views     classes and other parts of a source
         exclusions        config.data.exclude
         examples          what an example and a source are
       images/             an encoded file -> uint8 pixels

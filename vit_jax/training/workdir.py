@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 IDENTITY = (
     *("model.", "batch_size", "seed", "optimizer.name", "optimizer.freeze"),
     *("data.source", "data.data_dir", "data.train_split", "data.classes"),
-    *("data.label", "data.held_out_fraction", "data.holding_out", "data.fold"),
+    *("data.label", "data.columns", "data.held_out_fraction", "data.holding_out", "data.fold"),
     *("data.shuffle",),
     *("data.exclude", "data.max_train_examples"),
 )

@@ -6,7 +6,7 @@
     split     optional: train, validation, test or another name in `split_names`; without
               it a fraction is held out
 
-Other columns are ignored.
+Other columns are ignored. `config.data.columns` says which they are where they have other names.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import ml_collections
 import numpy as np
 
 from vit_jax import storage
+from vit_jax.data.sources.columns import NAMES, read_columns, renamed
 from vit_jax.data.sources.examples import LabelSets, Source
 from vit_jax.data.sources.holding_out import Pool, held_out, hold_out
 from vit_jax.data.sources.listing import natural_order
@@ -88,7 +89,7 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
     file = os.path.expanduser(location)
     if not storage.probe(file, key) or storage.is_folder(file):
         raise DataError(f"{key}: no such file.")
-    table = _read_table(file, storage.version_of(file))
+    table = _read_table(file, storage.version_of(file), data.columns)
     _check_protocols(table, data.protocols)
     training = _training_images(table, data)
     classes, numbers = _classes(table, training, shape.num_classes)
@@ -195,7 +196,7 @@ def _where(table: Table, word: int) -> str:
 
 
 @functools.lru_cache(maxsize=1)  # A run opens two splits of it.
-def _read_table(file: str, version: storage.Version) -> Table:
+def _read_table(file: str, version: storage.Version, columns: str) -> Table:
     del version  # Only tells one content from another.
     words: dict[str, int] = {}
     labels, ends, lines = array.array("i"), array.array("q"), array.array("q")
@@ -203,7 +204,7 @@ def _read_table(file: str, version: storage.Version) -> Table:
     protocols: dict[str, int] = {}
 
     def paths() -> Iterator[str]:
-        for row in _read_rows(file):
+        for row in _read_rows(file, read_columns(columns)):
             labels.extend(words.setdefault(label, len(words)) for label in row.labels)
             ends.append(len(labels))
             lines.append(row.line)
@@ -243,17 +244,20 @@ def _check_unique(table: Table) -> None:
             )
 
 
-def _read_rows(file: str) -> Iterator[Row]:
+def _read_rows(file: str, columns: dict[str, str]) -> Iterator[Row]:
     try:
         content = storage.read(file)
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror or error}).") from error
-    reader = _READERS[os.path.splitext(file)[1].lower()]
+    suffix = os.path.splitext(file)[1].lower()
     expected: dict[str, bool] = {}  # Which of the columns there are.
     try:
         with io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="") as text:
-            for line, cells in reader(text, file):
+            for line, read in _READERS[suffix](text, file):
                 where = f"{file}:{line}"
+                cells = renamed(read, columns, where)
+                if suffix == ".csv" and "labels" in cells:
+                    cells["labels"] = [name for name in cells["labels"].split(";") if name.strip()]
                 expected = expected or _columns(cells, where)
                 yield _row(line, cells, expected, where)
     except UnicodeDecodeError:
@@ -265,11 +269,12 @@ def _read_rows(file: str) -> Iterator[Row]:
 
 
 def _columns(cells: dict[str, Any], where: str) -> dict[str, bool]:
-    found = {name: name in cells for name in ("path", "label", "labels", "split")}
+    found = {name: name in cells for name in NAMES}
     if not found["path"] or found["label"] == found["labels"]:
         raise DataError(
             f"{where}: expected path, and either label or labels, and perhaps split; there are "
-            f"{', '.join(map(str, cells)) or 'none'}."
+            f"{', '.join(map(str, cells)) or 'none'}. Name them with config.data.columns, such as "
+            "path=image,label=breed."
         )
     return found
 
@@ -322,9 +327,7 @@ def _read_csv(text: TextIO, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
                     f"{file}:{reader.line_num}: {len(row)} fields, but the first line has "
                     f"{len(header)}; a field with a comma in it must be in quotes."
                 )
-            cells: dict[str, Any] = dict(zip(header, row, strict=True))
-            if "labels" in cells:
-                cells["labels"] = [label for label in cells["labels"].split(";") if label.strip()]
+            cells = dict(zip(header, row, strict=True))
             yield reader.line_num, cells
     except csv.Error as error:
         raise DataError(f"{file}:{reader.line_num}: cannot be read as CSV ({error}).") from error
