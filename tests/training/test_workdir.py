@@ -59,7 +59,11 @@ def test_a_run_does_not_start_from_itself(tmp_path, monkeypatch):
 
 def test_config_json_has_every_key_and_the_versions(recorded, tmp_path):
     content = json.loads((tmp_path / "config.json").read_text())
-    assert content["config"] == json.loads(default_config().to_json())
+    mixing = {"mixup_alpha": 0.0, "cutmix_alpha": 0.0, "probability": 1.0}
+    mixing |= {"cutmix_probability": 0.5, "form": "big_vision"}
+    objective = {"name": "classification", "loss": "softmax", "label_smoothing": 0.0}
+    expected = json.loads(default_config().to_json())
+    assert content["config"] == {**expected, "objective": {**objective, "mixing": mixing}}
     assert content["versions"].keys() == {*workdir.PACKAGES, "vit_jax", "device"}
     assert not list(tmp_path.glob("*.tmp"))
 

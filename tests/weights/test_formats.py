@@ -180,7 +180,8 @@ def test_values_that_are_not_finite_are_named(name, value, tmp_path):
     if name.endswith("npz"):
         np.savez(path, **tensors)
     else:
-        metadata = safetensors.safe_open(path, "numpy").metadata()
+        metadata = safetensors.safe_open(path, "numpy").metadata() or {}
+        metadata.pop("digest", None)  # Of the numbers before: it would be named first.
         safetensors.numpy.save_file(tensors, path, metadata)
     tensor = re.escape(TENSORS[name]).replace("0", "({layer}|0)", 1)
     with pytest.raises(WeightsError, match=f"{tensor} has 1 of .* not finite in float32"):
