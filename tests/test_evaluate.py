@@ -123,9 +123,9 @@ def test_a_run_of_an_earlier_version_is_measured_on_what_it_held_out(tmp_path, f
     config = {"data": recorded, "objective": {"loss": "softmax"}}
     (tmp_path / "run" / "config.json").write_text(json.dumps({"config": config}))
     flags = [flag.replace("DATA", f"{tmp_path}/data") for flag in flags]
-    task = plan(str(tmp_path / "run"), parse_flags([str(tmp_path / "run"), *flags]))
+    task = command.plan(str(tmp_path / "run"), command.parse_flags([str(tmp_path / "run"), *flags]))
     assert task.data.holding_out == "hash"
-    other = plan(str(tmp_path / "run"), parse_flags(["x", "--source=folder:other"]))
+    other = command.plan(str(tmp_path / "run"), command.parse_flags(["x", "--source=folder:other"]))
     assert other.data.holding_out == "stratified"
 
 
