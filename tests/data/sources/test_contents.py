@@ -161,6 +161,14 @@ def test_what_is_no_image_in_a_tar_file_is_counted(tmp_path, data, caplog):
     )
 
 
+def test_links_to_pipes_are_not_opened(tmp_path, data):
+    root = write(tmp_path / "d", "a/1.jpg", "b/1.jpg")
+    os.mkfifo(tmp_path / "pipe")
+    (root / "a" / "link").symlink_to(tmp_path / "pipe")
+    (root / "b" / "broken").symlink_to(tmp_path / "nowhere")
+    assert names_in(data, root) == {"a/1.jpg", "b/1.jpg"}
+
+
 def settle(root):
     for folder, _, _ in os.walk(root):
         os.utime(folder, (1e9, 1e9))

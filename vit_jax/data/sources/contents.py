@@ -79,6 +79,8 @@ def holds_run(names: Collection[str]) -> bool:
 
 def _is_image_inside(path: str) -> bool:
     """Whether a local file's content is an image, by the marks that it begins with."""
+    if storage.is_remote(path) or not os.path.isfile(path):  # A link may lead to a pipe.
+        return False
     try:
         with Image.open(path, formats=_FORMATS):
             return True
@@ -136,8 +138,7 @@ class Walk:
         if is_image(name):
             return True
         extension = os.path.splitext(name)[1].lower()
-        known = extension in _OTHER_EXTENSIONS or storage.is_remote(path)
-        found = not known and _is_image_inside(path)
+        found = extension not in _OTHER_EXTENSIONS and _is_image_inside(path)
         (self.by_content if found else self.ignored)[extension] += 1
         return found
 

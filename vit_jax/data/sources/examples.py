@@ -12,7 +12,7 @@ import numpy as np
 
 from vit_jax.errors import DataError
 
-_MOST_NAMES = 1 << 20  # Of a digest: some seconds.
+_MOST_NAMES = 1 << 21  # Of a digest: some seconds.
 
 
 class Example(NamedTuple):
@@ -116,7 +116,7 @@ class Source:
 def digest_of(source: Source) -> str:
     """What a list of examples is, in 16 hexadecimal digits: its classes, labels and names, in order.
 
-    Where labels are not at hand they do not count, and beyond 2**20 examples evenly spread names do
+    Where labels are not at hand they do not count, and beyond 2**21 examples evenly spread names do
     for all.
     """
     labels = source.labels
