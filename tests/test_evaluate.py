@@ -114,6 +114,21 @@ def test_top_5_another_size_and_the_other_loss(tmp_path):
     assert result["image_size"] == "32x32"
 
 
+@pytest.mark.parametrize("flags", [(), ("--source=folder:DATA",)])
+def test_a_run_of_an_earlier_version_is_measured_on_what_it_held_out(tmp_path, flags):
+    data = default_config().data
+    data.source = f"folder:{tmp_path}/data"
+    recorded = {key: value for key, value in data.items() if key not in ("holding_out", "fold")}
+    write_workdir(tmp_path / "run")
+    config = {"data": recorded, "objective": {"loss": "softmax"}}
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"config": config}))
+    flags = [flag.replace("DATA", f"{tmp_path}/data") for flag in flags]
+    task = command.plan(str(tmp_path / "run"), command.parse_flags([str(tmp_path / "run"), *flags]))
+    assert task.data.holding_out == "hash"
+    other = command.plan(str(tmp_path / "run"), command.parse_flags(["x", "--source=folder:other"]))
+    assert other.data.holding_out == "stratified"
+
+
 def test_a_run_is_measured_on_its_own_data_and_by_any_checkpoint(images, tmp_path, capsys):
     root, paths, labels = images
     workdir = tmp_path / "run"

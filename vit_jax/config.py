@@ -15,6 +15,8 @@ from vit_jax import objectives
 from vit_jax.choices import unused_options
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import train_operations
+from vit_jax.data.sources.columns import is_columns
+from vit_jax.data.sources.holding_out import is_fold
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.kinds import (
@@ -60,6 +62,10 @@ def _is_grid_or_none(value: Any) -> bool:
     return value == () or (is_grid(value) and max(value) <= 10_000)
 
 
+Columns = Annotated[
+    str, Kind("NAME=COLUMN,... where NAME is path, label, labels or split, or ''", is_columns)
+]
+Fold = Annotated[str, Kind("k/K, the k-th of K parts, such as 2/5, or '' for none", is_fold)]
 Grid = Annotated[tuple, Kind("(rows, columns), or () for none", _is_grid_or_none)]
 
 # Keys and sections of earlier versions -> what they are called now.
@@ -68,6 +74,14 @@ MOVED = {
     "label_smoothing": "objective.label_smoothing",
     "mixing": "objective.mixing",
 }
+
+# Keys whose default is not what versions before them did -> what those did.
+EARLIER = {"data.holding_out": "hash"}
+
+
+def recorded_values(content: dict) -> dict[str, Any]:
+    """The flat values of a recorded config by their present names, completed by `EARLIER`."""
+    return EARLIER | {current_name(key): value for key, value in flatten(content).items()}
 
 
 def current_name(key: str) -> str:
@@ -87,16 +101,20 @@ class Data:
     index_dir: Text = ""  # Of indices of files and records, made once; "": the workdir's `index`.
     protocols: tuple_of(Name) = ("gs", "s3", "https")  # Of URLs that a manifest may name.
     label: Text = ""  # Of a TFDS dataset: an integer feature, or one of data/sources/labels.py.
+    columns: Columns = ""  # Of a manifest with other names: path=image,label=breed,split=set
     train_split: Text = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     eval_split: Text = ""  # "": the source's own evaluation split.
     classes: tuple_of(Name) = ()  # Only these, by name and in this order; (): all of them.
     exclude: Text = ""  # A list of training examples to leave out: data/sources/exclusions.py.
     max_train_examples: Count = 0  # A fair sample of so many, after `exclude`; 0: all.
     max_eval_examples: Count = 0  # The same of the evaluation split.
+    allow_changes: Flag = False  # Resume with data elsewhere though its names or labels differ.
     num_train_examples: Count = 0  # 0: ask the data. Presets state it, to plan without data.
     num_eval_examples: Count = 0  # Only `fake` data needs it.
     num_classes: Count = 0  # To plan with until `source` is named; of `fake` data.
-    held_out_fraction: number(0, 0.9) = 0.1  # Evaluation share of a folder without split folders.
+    held_out_fraction: number(0, 0.9) = 0.1  # Evaluation share of data without a split for it.
+    holding_out: one_of("stratified", "hash") = "stratified"  # Of each class alike, or of all.
+    fold: Fold = ""  # k/K: the k-th of K parts is held out instead, for cross-validation.
     train_crop: Text = "inception"  # Of data/images/crops.py, with arguments: inception(0.2, 1).
     flip: Flag = True  # Mirror every other training image, at random.
     augmentation: Text = ""  # Of data/images/augmentation.py: randaug_tf(2, 15) | random_erasing

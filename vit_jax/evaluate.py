@@ -40,7 +40,7 @@ from vit_jax.command_line import (
     parse_with_overrides,
     run_command,
 )
-from vit_jax.config import Data, current_name, default_config, flatten
+from vit_jax.config import Data, default_config, recorded_values
 from vit_jax.config_file import override
 from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation_data import EvaluationData
@@ -67,13 +67,17 @@ KEYS = (
     "label",
     "eval_split",
     "classes",
+    "columns",
     "held_out_fraction",
+    "holding_out",
+    "fold",
     "max_eval_examples",
     "num_eval_examples",
     "num_threads",
     "num_workers",
 )
 CLASSIFICATION = ("count", "accuracy", "top5_accuracy", "loss")  # Of its numbers, in the table.
+HOLDING_OUT = ("held_out_fraction", "holding_out", "fold")
 
 logger = logging.getLogger("vit_jax")
 
@@ -168,8 +172,10 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     if is_workdir(path) and not complete:
         data, loss = read_run_config(file)
     if flags.source:
-        data = default_config().data
+        recorded, data = data, default_config().data
         data.update(source=flags.source, data_dir=flags.data_dir)
+        if flags.source == recorded.source:  # Else images that it was trained on might be held out.
+            data.update({key: recorded[key] for key in HOLDING_OUT})
     override(ConfigDict({"data": data}, convert_dict=False), flags.overrides)
     check(data, Data, "data.")
     if not data.source:
@@ -186,8 +192,8 @@ def read_run_config(file: str) -> tuple[ConfigDict, str]:
     data = default_config().data
     try:
         config = json.loads(storage.read(file))["config"]
-        data.update({key: value for key, value in config["data"].items() if key in data})
-        recorded = {current_name(key): value for key, value in flatten(config).items()}
+        recorded = recorded_values(config)
+        data.update({key: recorded[name] for key in data if (name := f"data.{key}") in recorded})
         if (loss := recorded["objective.loss"]) not in LOSSES:
             raise ValueError(f"loss={loss!r}")
         return data, loss

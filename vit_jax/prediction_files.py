@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TextIO
 
-from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS
 from vit_jax.errors import ConfigError
 from vit_jax.escaping import csv_row, printable
 

@@ -15,6 +15,8 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax.checkpoint import Checkpoints, TrainState, check_path
 from vit_jax.data.dataset import open_dataset, with_index
+from vit_jax.data.sources.examples import digest_of
+from vit_jax.data.split_checks import check_run
 from vit_jax.devices import distributed, sharding
 from vit_jax.errors import PreemptedError
 from vit_jax.model_file import write_model_file
@@ -61,6 +63,8 @@ def run(
     if not dry_run:
         check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)
+        if workdir.has_checkpoints(directory):
+            config = workdir.as_recorded(config, directory)
     index_dir = "" if dry_run else workdir.index_directory(directory)
     dataset = open_dataset(config, required=not dry_run, index_dir=index_dir)
     beginning = find_beginning(config, "" if dry_run else directory, dataset)
@@ -70,6 +74,7 @@ def run(
     if dry_run:
         return {}
     evaluation = open_evaluation(experiment, with_index(config.data, index_dir))
+    check_run(dataset, evaluation.data)
     distributed.check_same("training examples", experiment.dataset.num_examples)
     evaluation.check_same()
     stop = stop or threading.Event()
@@ -92,7 +97,8 @@ def run_experiment(
         directory, keep=config.keep_checkpoints, best_metric=evaluation.best_metric
     )
     start = checkpoints.latest_step
-    workdir.record_config(directory, config, num_examples, resuming=start > 0)
+    digest = digest_of(experiment.dataset.examples)
+    workdir.record_config(directory, config, num_examples, digest, resuming=start > 0)
     state = beginning.state(experiment, checkpoints)
     frozen = load_frozen(experiment.objective, experiment.frozen)
     if jax.process_index() == 0:

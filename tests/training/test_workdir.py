@@ -18,7 +18,8 @@ def recorded(tmp_path):
     def record(*, resuming=True, num_train_examples=64, **values):
         config = default_config()
         config.update_from_flattened_dict(values)
-        workdir.record_config(epath.Path(tmp_path), config, num_train_examples, resuming=resuming)
+        path, digest = epath.Path(tmp_path), f"of {num_train_examples}"
+        workdir.record_config(path, config, num_train_examples, digest, resuming=resuming)
 
     record(resuming=False)
     return record
@@ -77,7 +78,6 @@ def test_an_equal_config_resumes_in_silence(recorded, caplog):
     [
         ("batch_size", 64),
         ("seed", 1),
-        ("data.source", "digits"),
         ("data.train_split", "train[:50%]"),
         ("model.name", "ViT-S/16"),
         ("model.image_size", 384),
@@ -109,6 +109,31 @@ def test_an_earlier_version_s_keys_are_found_under_their_new_names(recorded, tmp
     assert record.message == (
         "config.objective.loss was 'sigmoid' before this resume and is 'softmax' now."
     )
+
+
+def test_a_run_of_an_earlier_version_goes_on_holding_out_by_hash(recorded, tmp_path, caplog):
+    config = default_config()
+    assert workdir.as_recorded(config, tmp_path).data.holding_out == "stratified"
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    for key in ("holding_out", "fold"):
+        del content["config"]["data"][key]
+    path.write_text(json.dumps(content))
+    earlier = workdir.as_recorded(config, tmp_path)
+    assert (earlier.data.holding_out, earlier.data.fold) == ("hash", "")
+    caplog.clear()
+    recorded(**{"data.holding_out": "hash"})
+    assert not caplog.records
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"data\.holding_out='hash', not 'stratified'"):
+        recorded()
+
+
+@pytest.mark.parametrize("text", [None, "[1]", "{", "{}"])
+def test_where_nothing_is_recorded_the_config_stays(tmp_path, text):
+    if text:
+        (tmp_path / "config.json").write_text(text)
+    assert workdir.as_recorded(default_config(), tmp_path).data.holding_out == "stratified"
 
 
 def test_all_differences_are_shown_at_once(recorded):
@@ -146,7 +171,7 @@ def test_a_pair_equals_the_list_it_is_stored_as(tmp_path, caplog):
     for resuming in (False, True):
         config = default_config()
         config.model.image_size = (64, 32)
-        workdir.record_config(epath.Path(tmp_path), config, 64, resuming=resuming)
+        workdir.record_config(epath.Path(tmp_path), config, 64, "", resuming=resuming)
     assert not caplog.records
 
 

@@ -45,6 +45,13 @@ class Dataset:
     skipping: Skipping | None = None
 
     @property
+    def examples(self) -> Source:
+        """The source of a dataset that was opened."""
+        if self.source is None:
+            raise DataError("config.data.source: the training examples were not opened.")
+        return self.source
+
+    @property
     def several_labels(self) -> bool:
         """Whether an image has any number of classes."""
         return self.source is not None and self.source.multi_label
@@ -117,9 +124,9 @@ def train_loading(config: ConfigDict, dataset: Dataset) -> Loading:
     """The loading of training batches."""
     block = BLOCK if config.data.shuffle == "blocks" else 1
     return Loading(
-        dataset.source,
+        dataset.examples,
         dataset.transform,
-        Order(len(dataset.source), config.seed, block),
+        Order(len(dataset.examples), config.seed, block),
         config.batch_size,
         copies=config.data.repeated_augmentation,
         skipping=dataset.skipping,

@@ -76,7 +76,8 @@ class Beginning:
         if before != names:
             raise CheckpointError(
                 "The workdir's run was trained on other classes than the data has now "
-                f"({difference(before, names)}): restore its data, or choose another --workdir."
+                f"({difference(before, names)}): restore its data, or start from its weights in "
+                "a new --workdir, with --config.init."
             )
 
 

@@ -43,8 +43,9 @@ class Evaluation:
 
     def check_same(self) -> None:
         """Raises DataError, in every process, unless all have equally many evaluation examples."""
-        for name, examples in self.data.opened.items():
-            distributed.check_same(f"evaluation examples of {name}", len(examples))
+        for names, examples in self.data.opened.items():
+            what = f"evaluation examples of {' '.join(names).strip()}"
+            distributed.check_same(what, len(examples))
 
     def due(self, step: int) -> list[tuple[Evaluator, Measure]]:
         """The evaluators that measure the state after update `step`."""

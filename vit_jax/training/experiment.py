@@ -207,7 +207,7 @@ def build_schedule(config: ConfigDict, durations: Durations) -> Schedule:
             warmup,
             cooldown,
         )
-    return make_schedule(
+    schedule = make_schedule(
         config.schedule.name,
         base=config.optimizer.learning_rate,
         total_steps=total,
@@ -216,3 +216,11 @@ def build_schedule(config: ConfigDict, durations: Durations) -> Schedule:
         cooldown_steps=cooldown,
         **chosen_options(config.schedule, SCHEDULES),
     )
+    if not any(float(schedule(step)) for step in {0, total // 2, total - 1}):
+        logger.warning(
+            "NOTHING WILL BE LEARNED: the learning rate of all %s updates is 0 "
+            "(config.optimizer.learning_rate=%g, and a warm-up of %s updates begins at %g).",
+            *(f"{total:,}", config.optimizer.learning_rate, f"{warmup:,}"),
+            config.schedule.warmup_start,
+        )
+    return schedule

@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.data.images.jpeg import Jpeg
 from vit_jax.data.images.picture import STANDARD, Decoding, decode_for_later
-from vit_jax.data.sources.examples import Example, Source
+from vit_jax.data.sources.examples import Example, LabelSets, Source
 from vit_jax.data.sources.views import View
 from vit_jax.errors import DataError
 
@@ -32,6 +32,11 @@ class Cached(View):
         self._free = int(limit_gib * 2**30)
         self._held: dict[int, Example] = {}
         self._lock = threading.Lock()
+
+    @property
+    def labels(self) -> np.ndarray | LabelSets | None:
+        """The source's own."""
+        return self.source.labels
 
     def fetch(self, indices: Sequence[int]) -> Iterator[Example | Exception]:
         """Several examples; see `Source`."""

@@ -13,7 +13,8 @@ import ml_collections
 import numpy as np
 
 from vit_jax.data.sources.examples import Example, Source
-from vit_jax.data.sources.splits import EVALUATION_SPLITS, Shape, Splits
+from vit_jax.data.sources.split_names import EVALUATION_SPLITS
+from vit_jax.data.sources.splits import Shape, Splits
 from vit_jax.errors import ConfigError, DataError
 
 _MOST_DIMENSIONS = 4  # Images, rows, columns, channels.
