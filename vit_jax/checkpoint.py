@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 AVERAGED = "_ema"  # Metrics of averaged parameters stand under `<evaluator>_ema/…`.
+DELETED = "deleted"  # Old checkpoints are moved there before they go: a kill leaves none in part.
 ARRAY_ITEMS = ("params", "optimizer", "ema", "objective")
 SMALL_FILES = ("_CHECKPOINT_METADATA", "metrics/metrics")  # Read of all when one is opened.
 TOP_LEVEL = tuple(name.partition("/")[0] for name in SMALL_FILES)
@@ -85,6 +86,7 @@ class Checkpoints:
                     create=not read_only,
                     cleanup_tmp_directories=not read_only,
                     read_only=read_only,
+                    todelete_subdir=DELETED,
                 ),
                 item_handlers={
                     **{item: ocp.StandardCheckpointHandler() for item in ARRAY_ITEMS},
@@ -93,8 +95,14 @@ class Checkpoints:
             )
         if not read_only:
             self._check_agreement()
+            self._remove_deleted()
         best_step = self._best_step()
         self._best = -math.inf if best_step is None else _score(self._manager.metrics(best_step))
+
+    def _remove_deleted(self) -> None:
+        """Removes the old checkpoints that Orbax has moved aside."""
+        if jax.process_index() == 0:
+            (self._directory / DELETED).rmtree(missing_ok=True)
 
     def _check_agreement(self) -> None:
         """Raises CheckpointError, in every process, unless all would resume from the same step."""
@@ -187,6 +195,7 @@ class Checkpoints:
                 if missing := [item for item in items if not metadata.get(item)]:
                     raise digests.damaged(self._directory, step, f"it has no readable {missing[0]}")
                 digests.write(self._directory / str(step), jax.process_index())
+                self._remove_deleted()
         except Exception as error:  # Told by `wait`, in the thread that trains.
             self._failure = error
 
