@@ -233,6 +233,7 @@ class Config:
     evaluators: Text = ""  # See vit_jax/evaluators; "": the objective's own.
     best_metric: Text = "auto"  # Or eval/accuracy, -eval/loss (the lowest), ...; "": keep no best.
     ema_decay: Fraction = 0.0  # Of the averaged parameters; 0: none.
+    ema_warmup: Flag = True  # A faster average at first; False: `ema_decay` from the start.
     init: Text = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
     init_skip: Expression = ""  # Parameters that start fresh all the same.
     init_checkpoint: Text = "latest"  # Of a workdir: latest | best | the number of a step.

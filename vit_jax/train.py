@@ -55,6 +55,7 @@ def run(
       PreemptedError: `stop` was set; the same command goes on from here.
     """
     config_lib.validate(config)
+    config = config if dry_run else workdir.keep_recorded(config, directory)
     mesh = sharding.build_mesh(config.mesh)
     sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
     if not dry_run:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.stages import Setup, config_with, mesh_of
+from vit_jax.training.step import ema_keep, update_ema
 
 GRADIENT = {
     "optimizer.name": "sgd",
@@ -221,3 +222,30 @@ def test_an_update_has_the_rate_that_it_reports():
         bias = bias - rate * momentum
         np.testing.assert_allclose(state.params["head"]["bias"], bias, atol=1e-4)
     assert state.step == 10
+
+
+@pytest.mark.parametrize(("warmup", "age"), [(True, 1999), (False, 8646)])
+def test_the_age_of_an_average_of_20000_updates(warmup, age):
+    """Update n makes the parameter n, so that the average is n less its age."""
+
+    def follow(average, step):
+        keep = ema_keep(step, 0.9999, warmup=warmup)
+        return update_ema(average, {"a": jnp.float32(step + 1)}, keep), None
+
+    average, _ = jax.lax.scan(follow, {"a": jnp.float32(0)}, jnp.arange(20_000))
+    np.testing.assert_allclose(20_000 - average["a"], age, atol=2)
+
+
+def test_a_plain_average_starts_from_the_weights():
+    """Their share after n updates is the decay to the nth."""
+    values = {"ema_decay": 0.9, "ema_warmup": False, "total_steps": 3, "optimizer.freeze": "^norm/"}
+    setup = setup_of(**values)
+    state = jax.tree.map(jnp.copy, setup.state)
+    weights = np.array([0.1, 0.1 * 0.9, 0.1 * 0.9**2])[::-1]
+    expected = 0.9**3 * np.array(state.params["head"]["bias"])
+    batch = {"image": images_of(1, 2, 3, 4), "label": np.int32([2] * 4), "mask": np.ones(4, bool)}
+    for weight in weights:
+        state, _ = setup.step(state, jax.tree.map(jnp.asarray, batch))
+        expected += weight * np.array(state.params["head"]["bias"])
+    np.testing.assert_allclose(state.ema["head"]["bias"], expected, atol=1e-6)
+    np.testing.assert_array_equal(state.ema["norm"]["scale"], state.params["norm"]["scale"])

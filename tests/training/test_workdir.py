@@ -181,3 +181,25 @@ def test_keys_that_an_older_version_did_not_know_had_their_defaults(recorded, tm
     path.write_text(json.dumps(stored))
     with pytest.raises(CheckpointError, match=r"config\.data\.classes=\[\], not \['1', '2'\]"):
         recorded(**{"data.classes": ("1", "2")})
+
+
+# ----------------------------------------------------------------- what a resumed run is kept to
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["recorded", "of a version before the key"])
+def test_how_averages_began_is_how_they_go_on(tmp_path, caplog, known):
+    (tmp_path / "checkpoints" / "7").mkdir(parents=True)
+    began = default_config()
+    began.ema_warmup = not known  # An unknown key was on.
+    workdir.record_config(epath.Path(tmp_path), began, 64, resuming=False)
+    if not known:
+        content = json.loads((tmp_path / "config.json").read_text())
+        del content["config"]["ema_warmup"]
+        (tmp_path / "config.json").write_text(json.dumps(content))
+    now = default_config()
+    now.ema_warmup, now.total_steps = known, 9
+    kept = workdir.keep_recorded(now, tmp_path)
+    assert (kept.ema_warmup, kept.total_steps) == (not known, 9)
+    assert now.ema_warmup is known, "The caller's config is its own."
+    assert f"config.ema_warmup stays {not known}, as the run began, and not {known}." in caplog.text
+    assert workdir.keep_recorded(now, tmp_path / "elsewhere") is now

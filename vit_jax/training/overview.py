@@ -95,7 +95,8 @@ def describe_objective(config: ConfigDict, objective: Objective) -> str:
     if config.optimizer.grad_clip_norm:
         parts.append(f"gradients clipped at norm {config.optimizer.grad_clip_norm}")
     if config.ema_decay:
-        parts.append(f"parameters averaged by {config.ema_decay}")
+        warmup = "" if config.ema_warmup else " from the start"
+        parts.append(f"parameters averaged by {config.ema_decay}{warmup}")
     return ", ".join(parts)
 
 

@@ -73,7 +73,8 @@ def make_train_step(
         part = trainable.select(state.params)
         updates, opt_state = optimizer.update(gradients, state.opt_state, part)
         params = trainable.insert(optax.apply_updates(part, updates), state.params)
-        ema = state.ema and update_ema(state.ema, params, config.ema_decay, state.step)
+        keep = ema_keep(state.step, config.ema_decay, warmup=config.ema_warmup)
+        ema = state.ema and update_ema(state.ema, params, keep)
         own = objective.update(state.objective, params, means) if state.objective else {}
         metrics = {
             "loss": value,
@@ -117,11 +118,17 @@ def accumulated(gradient: Gradient, num_micro: int, mesh: Mesh) -> Gradient:
     return sum_gradients
 
 
-def update_ema(ema: dict, params: dict, decay: float, step: jax.Array) -> dict:
-    """Moves the average towards `params`; slower as steps pass, down to `1 - decay`.
+def ema_keep(step: jax.Array, decay: float, *, warmup: bool) -> jax.Array:
+    """The share of the average that stays in the update after `step` others.
 
-    The warm-up, min(decay, (1 + step) / (10 + step)), makes a short run's average usable.
+    The warm-up, min(decay, (1 + step) / (10 + step)), makes a short run's average usable. Without
+    it, the average is the plain one, from the weights that the run starts from: after n updates
+    these have a share of decay^n in it.
     """
-    keep = jnp.minimum(decay, (1 + step) / (10 + step))
+    return jnp.minimum(decay, (1 + step) / (10 + step)) if warmup else jnp.float32(decay)
+
+
+def update_ema(ema: dict, params: dict, keep: jax.Array) -> dict:
+    """Moves the average towards `params`, by 1 - `keep` of the way."""
     # In this form, a parameter that never changes is its own average to the bit.
     return jax.tree.map(lambda average, new: average + (1 - keep) * (new - average), ema, params)

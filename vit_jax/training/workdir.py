@@ -36,6 +36,9 @@ PATH_KEYS = {
     "data.exclude": expand,
 }
 IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
+# What is computed by these stays as it was when the run began, whatever the config says by now. The
+# values are those of runs that did not know the keys.
+KEPT = {"ema_warmup": True}
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
@@ -123,6 +126,33 @@ def enable_compilation_cache(directory: epath.Path) -> None:
         jax.config.update("jax_compilation_cache_dir", str(directory / "compilation_cache"))
 
 
+def keep_recorded(config: ConfigDict, directory: str | os.PathLike[str]) -> ConfigDict:
+    """The config with `KEPT` keys as they were when the workdir's run began; says what differs."""
+    path = epath.Path(directory) / "config.json"
+    if not has_checkpoints(directory) or not path.exists():
+        return config
+    recorded, config = flatten(read_record(path)["config"]), config.copy_and_resolve_references()
+    kept = {}
+    for key, former in KEPT.items():
+        before, now = recorded.get(key, former), lookup(config, key)
+        if before != now:
+            kept[key] = before
+            logger.warning("config.%s stays %r, as the run began, and not %r.", key, before, now)
+    config.update_from_flattened_dict(kept)
+    return config
+
+
+def read_record(path: epath.Path) -> dict:
+    """The content of a run's `config.json`; raises CheckpointError if it is damaged."""
+    try:
+        record = json.loads(path.read_text())
+        return {**record, "config": dict(record["config"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error!r}): rename it to resume without comparing configs."
+        ) from error
+
+
 def record_config(
     directory: epath.Path, config: ConfigDict, num_train_examples: int, *, resuming: bool
 ) -> None:
@@ -134,14 +164,9 @@ def record_config(
     path = directory / "config.json"
     current = as_json(config)
     if resuming and path.exists():
-        try:
-            record = json.loads(path.read_text())
-            previous, size = dict(record["config"]), record.get("num_train_examples")
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{path} is damaged ({error!r}): rename it to resume without comparing configs."
-            ) from error
-        check_same_run(directory, previous, current)
+        record = read_record(path)
+        size = record.get("num_train_examples")
+        check_same_run(directory, record["config"], current)
         if size not in (None, num_train_examples):
             logger.warning(
                 "The data had %s training examples before this resume and has %s now: from here on "
