@@ -135,6 +135,7 @@ class Sharpness:
     rho: Amount = 0.0  # How far uphill the gradient is taken; 0: off.
     rho_min: optional(Amount) = None  # At the lowest rate, as in GSAM; None: as `rho`.
     alpha: Amount = 0.0  # GSAM's.
+    shares: whole(1) = 1  # Of the batch, each with an uphill of its own, as the originals' workers.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +159,7 @@ class Optimizer:
     decay_multipliers: tuple_of(FactorRule) = (("kernel$", 1.0),)  # What none matches: no decay.
     layer_decay: number(0.01, 1) = 1.0  # Of the rate, from each block to the one below it.
     accumulation_steps: whole(1) = 1  # The batch is split into so many micro-batches.
+    gradient_dtype: one_of("float32", "model") = "float32"  # Of sums over `mesh.data`: see docs.
     sharpness: Sharpness = Sharpness()
 
 

@@ -21,6 +21,7 @@ from vit_jax.training import claim, workdir
 from vit_jax.training.beginning import Beginning, find_beginning
 from vit_jax.training.evaluation import Evaluation, open_evaluation
 from vit_jax.training.experiment import Experiment, make_experiment
+from vit_jax.training.gradients import check_batch
 from vit_jax.training.overview import describe_run
 from vit_jax.training.preemption import PreemptedError, stopping_after
 from vit_jax.training.preview import make_preview
@@ -57,7 +58,7 @@ def run(
     config_lib.validate(config)
     config = config if dry_run else workdir.keep_recorded(config, directory)
     mesh = sharding.build_mesh(config.mesh)
-    sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
+    check_batch(config, mesh)
     if not dry_run:
         check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)

@@ -106,7 +106,8 @@ def describe_sharpness(sharpness: ConfigDict) -> str:
         return ""
     lowest = sharpness.rho if sharpness.rho_min is None else sharpness.rho_min
     return (
-        f"rho {sharpness.rho} at the peak rate, {lowest} at the lowest, alpha {sharpness.alpha}: "
+        f"rho {sharpness.rho} at the peak rate, {lowest} at the lowest, alpha {sharpness.alpha}, "
+        f"{sharpness.shares} share{'s' * (sharpness.shares > 1)} of the batch: "
         "two gradients an update"
     )
 

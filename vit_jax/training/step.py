@@ -1,11 +1,11 @@
-"""One update: loss, gradients over micro-batches, optimiser, averaged parameters."""
+"""One update: loss, gradients, optimiser, averaged parameters."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from vit_jax.checkpoint import TrainState
@@ -13,8 +13,8 @@ from vit_jax.data.dataset import Batch
 from vit_jax.devices import sharding
 from vit_jax.objectives.base import Objective
 from vit_jax.optimizer.schedules import Schedule
-from vit_jax.optimizer.sharpness import Gradient, sharpness_aware
 from vit_jax.parameters import TrainablePart
+from vit_jax.training.gradients import make_gradient
 
 STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters.
 
@@ -39,25 +39,7 @@ def make_train_step(
     """
     shardings = sharding.shardings_of(abstract)
 
-    def weighted_loss(
-        part: dict, params: dict, frozen: dict, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, dict]:
-        params = trainable.insert(part, params)
-        losses, auxiliary = objective.loss(params, frozen, batch, key)
-        means = {n: jnp.tensordot(batch["weight"], v, axes=1) for n, v in auxiliary.items()}
-        return jnp.sum(losses * batch["weight"]), means
-
-    def micro_gradient(
-        state: TrainState, frozen: dict, batch: Batch, key: jax.Array
-    ) -> tuple[tuple[jax.Array, dict], dict]:
-        part = trainable.select(state.params)
-        differentiate = jax.value_and_grad(weighted_loss, has_aux=True)
-        values, gradients = differentiate(part, state.params, frozen, batch, key)
-        kept = trainable.prune(shardings.params)
-        return values, jax.lax.with_sharding_constraint(gradients, kept)
-
-    gradient = accumulated(micro_gradient, config.optimizer.accumulation_steps, mesh)
-    gradient = sharpness_aware(gradient, config, schedule, trainable)
+    gradient = make_gradient(config, objective, trainable, schedule, shardings.params, mesh)
 
     def step(
         state: TrainState, frozen: dict, batch: Batch
@@ -86,36 +68,6 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state, ema, own), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh)))
-
-
-def accumulated(gradient: Gradient, num_micro: int, mesh: Mesh) -> Gradient:
-    """The batch's loss and gradients, summed over `num_micro` micro-batches one after another.
-
-    Losses carry their examples' weights in the whole batch, so that sums are its means. Every
-    micro-batch takes its rows from all over the batch, so that each device works on its own.
-    """
-    if num_micro == 1:
-        return gradient
-    rows = NamedSharding(mesh, PartitionSpec(None, sharding.BATCH_AXES))
-
-    def split(x: jax.Array) -> jax.Array:
-        micro = x.reshape(-1, num_micro, *x.shape[1:]).swapaxes(0, 1)
-        return jax.lax.with_sharding_constraint(micro, rows)
-
-    def sum_gradients(
-        state: TrainState, frozen: dict, batch: Batch, key: jax.Array
-    ) -> tuple[tuple[jax.Array, dict], dict]:
-        def add(total: tuple, micro: tuple) -> tuple[tuple, None]:
-            return jax.tree.map(jnp.add, total, gradient(state, frozen, *micro)), None
-
-        micro_batches = jax.tree.map(split, batch), jax.random.split(key, num_micro)
-        first = jax.tree.map(lambda x: x[0], micro_batches)
-        shapes = jax.eval_shape(gradient, state, frozen, *first)
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        total, _ = jax.lax.scan(add, zeros, micro_batches)
-        return total
-
-    return sum_gradients
 
 
 def ema_keep(step: jax.Array, decay: float, *, warmup: bool) -> jax.Array:

@@ -38,7 +38,11 @@ PATH_KEYS = {
 IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
 # What is computed by these stays as it was when the run began, whatever the config says by now. The
 # values are those of runs that did not know the keys.
-KEPT = {"ema_warmup": True}
+KEPT = {
+    "ema_warmup": True,
+    "optimizer.gradient_dtype": "model",
+    "optimizer.sharpness.shares": 1,
+}
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
