@@ -13,7 +13,7 @@ from tests import tiny
 from tests.runs import EVERYTHING, LIMIT_SECONDS, read_metrics, start_command
 from vit_jax import train
 from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints, find_step
-from vit_jax.training.preemption import PreemptedError
+from vit_jax.errors import PreemptedError
 
 TOTAL_STEPS = 60
 SEQUENCES = [

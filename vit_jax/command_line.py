@@ -1,28 +1,32 @@
-"""What the commands that use a trained model share: flags, loading, exit codes.
+"""Shared by the commands: flags, the model they load, messages and exit codes.
 
 Exit codes: 0 done; 1 done, but some images could not be read; 2 a mistake in what was asked for;
-130 stopped by Ctrl-C.
+3 non-finite loss; 75 stopped by a signal, start the same command again; 130 stopped by Ctrl-C.
 """
 
 import argparse
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
-from flax import nnx
 
 from vit_jax.config_file import parse_any
-from vit_jax.console import setup_logging
+from vit_jax.console import python_command, setup_logging
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.devices import distributed
-from vit_jax.errors import ConfigError, UserError, WeightsError
+from vit_jax.errors import CommandError, ConfigError, UserError, WeightsError
+from vit_jax.models.base import ImageClassifier
 from vit_jax.weights.formats import is_workdir
 from vit_jax.weights.loading import load_model
 
-DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, UserError.exit_code, 130
+FAILED = CommandError.exit_code
+STDOUT = 1  # Its file descriptor.
 OVERRIDE = "--config."
 RESERVED = ("path", "checkpoint", "ema", "weights")  # Arguments of loading that are no options.
 
@@ -33,9 +37,11 @@ class Parser(argparse.ArgumentParser):
     """Raises ConfigError for a command line that it does not understand."""
 
     def __init__(self, module: str, description: str):
-        super().__init__(prog=f"python -m {module}", description=description, allow_abbrev=False)
+        super().__init__(
+            prog=python_command("-m", module), description=description, allow_abbrev=False
+        )
 
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> NoReturn:
         """Called by argparse for any mistake."""
         raise ConfigError(f"{message}; --help lists the flags.")
 
@@ -49,6 +55,13 @@ def parse_with_config(
     """
     parser.epilog = "--config.KEY=VALUE sets any key of vit_jax/config.py."
     parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", required=True, help="the run")
+    return parse_with_overrides(parser, arguments)
+
+
+def parse_with_overrides(
+    parser: argparse.ArgumentParser, arguments: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """The flags of a command, and its overrides of keys as "KEY=VALUE"; raises as the above."""
     overrides = [text.removeprefix(OVERRIDE) for text in arguments if text.startswith(OVERRIDE)]
     for override in overrides:
         if "=" not in override:
@@ -62,24 +75,38 @@ def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str
     try:
         exit_code = command(arguments)
         sys.stdout.flush()
-        return exit_code
-    except UserError as error:
-        logger.error("%s", error)
-        return USER_ERROR
+    except CommandError as error:
+        logger.log(error.level, "%s", error)
+        exit_code = error.exit_code
     except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # Whoever reads standard output, such as `head`, has enough.
-        discard_output()
-        return DONE
-    except OSError as error:  # Such as a full disk.
-        discard_output()
-        logger.error("%s", error)
-        return USER_ERROR
+        exit_code = INTERRUPTED
+    except OSError as error:  # A full disk, a quota, a mount that vanished, too many open files.
+        if discard_output() and isinstance(error, BrokenPipeError):
+            exit_code = DONE  # Whoever reads standard output, such as `head`, has enough.
+        else:
+            logger.error("%s. Mend that, and start the same command again.", error)
+            exit_code = USER_ERROR
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        logger.error("%s. Unless that says why, another process died: see their logs.", error)
+        exit_code = FAILED
+    distributed.shutdown(exit_code)
+    return exit_code
 
 
-def discard_output() -> None:
-    """Keeps Python from writing what is left of standard output when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def discard_output() -> bool:
+    """Whether standard output takes no more; Python then does not try again when it ends."""
+    readers = select.poll()
+    readers.register(STDOUT, 0)  # Asks for errors alone: a pipe without a reader is one.
+    try:
+        sys.stdout.flush()
+        gone = bool(readers.poll(0))
+    except OSError:
+        gone = True
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+    return gone
 
 
 def at_least_one(text: str) -> int:
@@ -93,15 +120,39 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def positive_seconds(text: str) -> float:
-    """The type of a flag that says how long to wait."""
+def positive(text: str) -> float:
+    """The type of a flag that measures something, such as seconds to wait."""
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+def share(text: str) -> float:
+    """The type of a flag that is a number from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return number
+
+
+def named(ending: str) -> Callable[[str], str]:
+    """The type of a flag that names a file of one format, which its name must not contradict."""
+
+    def check(path: str) -> str:
+        if os.path.splitext(path)[1].lower() not in ("", ending):
+            raise argparse.ArgumentTypeError(
+                f"{path!r} is no name for what is written: NAME{ending}"
+            )
+        return path
+
+    return check
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +165,16 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="a model option that its file does not say, or another value for it: image_size=384",
+    )
+
+
+def add_image_limit(parser: argparse.ArgumentParser) -> None:
+    """The flag that says how much memory pictures may take."""
+    parser.add_argument(
+        "--max_image_gib",
+        type=positive,
+        metavar="GIB",
+        help=f"of memory for a decoded picture; default: {MAX_IMAGE_GIB:g}, or as its run's config",
     )
 
 
@@ -136,7 +197,7 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--process_id", type=int, metavar="I", help="this one's, 0 to N - 1")
     group.add_argument(
         "--coordinator_timeout",
-        type=positive_seconds,
+        type=positive,
         default=300,
         metavar="SECONDS",
         help="to wait for all at the start (default: %(default)s)",
@@ -151,7 +212,9 @@ def connect(flags: argparse.Namespace) -> None:
         setup_logging(jax.process_index())
 
 
-def load_classifier(path: str, flags: argparse.Namespace, step: int | None = None) -> nnx.Module:
+def load_classifier(
+    path: str, flags: argparse.Namespace, step: int | None = None
+) -> ImageClassifier:
     """The model at `path`, by the flags of `add_model_flags`; of a workdir a given step, if any.
 
     Raises:

@@ -13,7 +13,10 @@ from ml_collections.config_dict import placeholder
 
 from vit_jax import objectives
 from vit_jax.choices import unused_options
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import train_operations
+from vit_jax.data.sources.columns import is_columns
+from vit_jax.data.sources.holding_out import is_fold
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.kinds import (
@@ -36,6 +39,7 @@ from vit_jax.kinds import (
     whole,
 )
 from vit_jax.models import registry
+from vit_jax.models.base import ModelOptions
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
 from vit_jax.sections import check, section_of
@@ -58,6 +62,10 @@ def _is_grid_or_none(value: Any) -> bool:
     return value == () or (is_grid(value) and max(value) <= 10_000)
 
 
+Columns = Annotated[
+    str, Kind("NAME=COLUMN,... where NAME is path, label, labels or split, or ''", is_columns)
+]
+Fold = Annotated[str, Kind("k/K, the k-th of K parts, such as 2/5, or '' for none", is_fold)]
 Grid = Annotated[tuple, Kind("(rows, columns), or () for none", _is_grid_or_none)]
 
 # Keys and sections of earlier versions -> what they are called now.
@@ -67,9 +75,22 @@ MOVED = {
     "mixing": "objective.mixing",
 }
 
+# Keys whose default is not what versions before them did -> what those did.
+EARLIER = {
+    "data.holding_out": "hash",
+    "ema_warmup": True,
+    "optimizer.gradient_dtype": "model",
+    "optimizer.sharpness.shares": 1,
+}
+
+
+def recorded_values(content: dict) -> dict[str, Any]:
+    """The flat values of a recorded config by their present names, completed by `EARLIER`."""
+    return EARLIER | {current_name(key): value for key, value in flatten(content).items()}
+
 
 def current_name(key: str) -> str:
-    """What a key of an earlier version is called now; any other key's own name."""
+    """The present name of a key of an earlier version; any other key's own name."""
     for old, new in MOVED.items():
         if key == old or key.startswith(f"{old}."):
             return new + key.removeprefix(old)
@@ -83,17 +104,22 @@ class Data:
     source: Text = ""  # One of data/sources/registry.py: folder:DIR | tfds:NAME | tar:PATTERN | ...
     data_dir: Text = ""  # Where prepared TFDS data lies; "": TFDS's own default.
     index_dir: Text = ""  # Of indices of files and records, made once; "": the workdir's `index`.
+    protocols: tuple_of(Name) = ("gs", "s3", "https")  # Of URLs that a manifest may name.
     label: Text = ""  # Of a TFDS dataset: an integer feature, or one of data/sources/labels.py.
+    columns: Columns = ""  # Of a manifest with other names: path=image,label=breed,split=set
     train_split: Text = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     eval_split: Text = ""  # "": the source's own evaluation split.
     classes: tuple_of(Name) = ()  # Only these, by name and in this order; (): all of them.
     exclude: Text = ""  # A list of training examples to leave out: data/sources/exclusions.py.
     max_train_examples: Count = 0  # A fair sample of so many, after `exclude`; 0: all.
     max_eval_examples: Count = 0  # The same of the evaluation split.
+    allow_changes: Flag = False  # Resume with data elsewhere though its names or labels differ.
     num_train_examples: Count = 0  # 0: ask the data. Presets state it, to plan without data.
     num_eval_examples: Count = 0  # Only `fake` data needs it.
     num_classes: Count = 0  # To plan with until `source` is named; of `fake` data.
-    held_out_fraction: number(0, 0.9) = 0.1  # Evaluation share of a folder without split folders.
+    held_out_fraction: number(0, 0.9) = 0.1  # Evaluation share of data without a split for it.
+    holding_out: one_of("stratified", "hash") = "stratified"  # Of each class alike, or of all.
+    fold: Fold = ""  # k/K: the k-th of K parts is held out instead, for cross-validation.
     train_crop: Text = "inception"  # Of data/images/crops.py, with arguments: inception(0.2, 1).
     flip: Flag = True  # Mirror every other training image, at random.
     augmentation: Text = ""  # Of data/images/augmentation.py: randaug_tf(2, 15) | random_erasing
@@ -107,6 +133,8 @@ class Data:
     antialias: Flag = True  # False: the reference's resize, which does not.
     mean: tuple_of(Amount) = (0.5,)  # Of pixels in [0, 1], for all channels or for each.
     std: tuple_of(Positive) = (0.5,)  # Pixels become (pixel - mean) / std.
+    bit_depth: whole(8, 16) = 16  # Of the values in files with 16 bits of grey: 12, say.
+    max_image_gib: Positive = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
     num_threads: Count = 0  # Decoding threads; 0: chosen from the number of cores.
     num_workers: whole(-1) = -1  # Decoding processes besides; -1: chosen from the number of cores.
     cache_gib: Amount = 0.0  # Of memory in each process, for decoded training images.
@@ -290,12 +318,12 @@ def flatten(config: ConfigDict | dict, prefix: str = "") -> dict[str, Any]:
 
 
 def resolved(config: ConfigDict) -> dict[str, Any]:
-    """As `flatten`, with the objective's own defaults in place of None."""
+    """As `flatten`, with the objective's own defaults instead of None."""
     objective = objectives.resolved(config.objective)
     return flatten({**config, "objective": ConfigDict(objective)})
 
 
-def model_options(config: ConfigDict, num_classes: int) -> Any:
+def model_options(config: ConfigDict, num_classes: int) -> ModelOptions:
     """The model's complete options: the named architecture's, with those that the config sets."""
     chosen = {key: value for key, value in config.model.items() if value is not None}
     name = chosen.pop("name")

@@ -34,7 +34,7 @@ def describe(mesh, **values):
         "model     ViT-Ti/2 for 10 classes at 8x8 px: 18.2k parameters, 0.000318 GMACs per image",
         "computing in float32",
         "data      digits, 1,437 examples an epoch",
-        "images    pad(pixels=1, ",
+        "images    pad(padding=1): The whole image resized, bordered",
         "\n          flip: every other image mirrored",
         "\n          normalised: (pixel / 255 - mean) / deviation, mean 0.5, deviation 0.5\n",
         "batch     32 per update, 32 on each of 1 cpu devices (data=1 x fsdp=1 x tensor=1)",

@@ -1,4 +1,4 @@
-"""What every objective is: the turn from a batch to a loss, and all that this turn needs."""
+"""The base of every objective: from a batch to a loss, and all that this needs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class Objective:
         annotated with `vit_jax.kinds`.
       EVALUATORS: those that run where `config.evaluators` is empty, in that key's grammar.
       BEST_METRIC: what the best checkpoint has most of; with "-" before it: least of.
-      EVALUATION_LOSS: of `vit_jax.objectives.losses`, for evaluators that measure one.
     """
 
     @dataclasses.dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Objective:
 
     EVALUATORS: ClassVar[str] = "classification"
     BEST_METRIC: ClassVar[str] = "eval/accuracy"
-    EVALUATION_LOSS: ClassVar[str] = "softmax"
 
     def __init__(self, options: Any, network: Network, labels: Labels):
         """Allocates nothing.
@@ -91,7 +89,7 @@ class Objective:
         del params
         return {}
 
-    def prepare(self, batch: Batch, seed: int, step: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, seed: int, step: jax.Array | int) -> Batch:
         """The whole batch before micro-batches are made of it: mixing, corruption, views.
 
         Args:
@@ -147,8 +145,13 @@ class Objective:
             return names
         return [f"{label[index]:.0%} {name}" for index, name in zip(classes, names, strict=True)]
 
+    @property
+    def evaluation_loss(self) -> str:
+        """The loss, of `vit_jax.objectives.losses`, that evaluators of classifiers measure."""
+        return "softmax"
+
     def describe(self) -> Sequence[str]:
-        """What is minimised, in a few words each."""
+        """The terms of the loss, in a few words each."""
         return [type(self).__name__]
 
     def describe_images(self) -> Sequence[str]:

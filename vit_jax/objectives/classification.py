@@ -41,10 +41,9 @@ class Classification(Objective):
                 "config.objective.loss=softmax expects one class an image, and the data has images "
                 "with several: set --config.objective.loss=sigmoid."
             )
-        self.EVALUATION_LOSS = options.loss
         self._encode = functools.partial(make_targets, num_classes=labels.num_classes)
 
-    def prepare(self, batch: Batch, seed: int, step: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, seed: int, step: jax.Array | int) -> Batch:
         """Finds each row's partner in the whole batch."""
         return mixing.pair(batch, step, seed, self.options.mixing)
 
@@ -61,6 +60,11 @@ class Classification(Objective):
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The mixed images, and their targets [B, K] before smoothing."""
         return mixing.mixed_images(batch), mixing.mixed_targets(batch, self._encode)
+
+    @property
+    def evaluation_loss(self) -> str:
+        """The loss that is trained with."""
+        return self.options.loss
 
     def describe(self) -> Sequence[str]:
         """The loss, and the smoothing if there is any."""

@@ -1,4 +1,4 @@
-"""What a run is going to do, in words, before it does it."""
+"""A description of a run, in words, before it starts."""
 
 import math
 from collections.abc import Mapping
@@ -90,7 +90,7 @@ def describe_durations(config: ConfigDict, durations: Durations, num_examples: i
 
 
 def describe_objective(config: ConfigDict, objective: Objective) -> str:
-    """What is minimised, and what is done to its gradients and to the result."""
+    """The objective, and how gradients and updates are treated."""
     parts = [config.objective.name, *objective.describe()]
     if config.optimizer.grad_clip_norm:
         parts.append(f"gradients clipped at norm {config.optimizer.grad_clip_norm}")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.errors import ConfigError
-from vit_jax.model_file import ModelFile, as_tuple
-from vit_jax.models.base import as_pair
+from vit_jax.model_file import DEFAULT_LOSS, ModelFile, as_tuple
+from vit_jax.models.base import ModelOptions, as_pair
 from vit_jax.models.layers import LAYER_NORM_EPSILON
 from vit_jax.models.vit import CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata, preprocessor, tensor_file
@@ -42,6 +42,8 @@ ACTIVATIONS = {
 }
 DEFAULT_HEADS, DEFAULT_EPSILON = 12, 1e-12  # the library's, for a config.json without them
 DEFAULT_SIZE = (224, 224)
+SEVERAL_LABELS = "multi_label_classification"
+LOSSES = {SEVERAL_LABELS: "sigmoid"}  # config.json's problem_type -> ours
 KNOWN = {  # keys of config.json -> the values that this package can compute with
     "model_type": ("vit",),
     "hidden_act": tuple(ACTIVATIONS),
@@ -134,16 +136,16 @@ def full_name(name: str) -> str:
 
 
 def read_stated(folder: pathlib.Path) -> Stated:
-    """What `config.json` and, if it is there, `preprocessor_config.json` say."""
-    place = folder / "config.json"
-    config = metadata.read_json(place)
-    with metadata.translating(place):
+    """The statements of `config.json` and, if it is there, `preprocessor_config.json`."""
+    file = folder / "config.json"
+    config = metadata.read_json(file)
+    with metadata.translating(file):
         stated = stated_by_config(config)
-    place = folder / "preprocessor_config.json"
-    if not place.exists():
+    file = folder / "preprocessor_config.json"
+    if not file.exists():
         return stated
-    config = metadata.read_json(place)
-    with metadata.translating(place):
+    config = metadata.read_json(file)
+    with metadata.translating(file):
         size = as_pair("image_size", stated.options.get("image_size", DEFAULT_SIZE))
         preprocessing, remarks = preprocessor.read(config, size)
     return dataclasses.replace(
@@ -152,7 +154,7 @@ def read_stated(folder: pathlib.Path) -> Stated:
 
 
 def stated_by_config(config: Mapping[str, Any]) -> Stated:
-    """What `config.json` says; raises ConfigError for a model that this package has not."""
+    """The statements of `config.json`; raises ConfigError for a model that this package has not."""
     for key, known in KNOWN.items():
         if key in config and config[key] not in known:
             raise ConfigError(f"{key}={config[key]!r}; this package knows {', '.join(known)}.")
@@ -161,7 +163,7 @@ def stated_by_config(config: Mapping[str, Any]) -> Stated:
     options["gelu"] = ACTIVATIONS[config.get("hidden_act", "gelu")]
     options["pooling"] = CLASS_TOKEN_POOLING
     epsilon = config.get("layer_norm_eps", DEFAULT_EPSILON)
-    remarks = ()
+    remarks: tuple[str, ...] = ()
     if epsilon != LAYER_NORM_EPSILON:
         remarks = (
             f"layer_norm_eps={epsilon} in config.json, but {LAYER_NORM_EPSILON} is computed with: "
@@ -170,10 +172,11 @@ def stated_by_config(config: Mapping[str, Any]) -> Stated:
     names = metadata.ordered_names(config.get("id2label") or ())
     if all(name == f"LABEL_{index}" for index, name in enumerate(names)):  # the library's default
         names = ()
-    return Stated(options, class_names=names, remarks=remarks)
+    loss = LOSSES.get(config.get("problem_type"), DEFAULT_LOSS)
+    return Stated(options, class_names=names, remarks=remarks, loss=loss)
 
 
-def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
+def files(path: str, parameters: Tensors, options: ModelOptions, model_file: ModelFile) -> Files:
     """A folder that `ViTForImageClassification.from_pretrained` reads.
 
     Raises WeightsError naming what that model cannot express.
@@ -190,7 +193,7 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     }
 
 
-def config_of(options: Any, model_file: ModelFile) -> dict[str, Any]:
+def config_of(options: ModelOptions, model_file: ModelFile) -> dict[str, Any]:
     """`config.json`."""
     names = model_file.class_names or [f"LABEL_{index}" for index in range(options.num_classes)]
     return {
@@ -202,6 +205,7 @@ def config_of(options: Any, model_file: ModelFile) -> dict[str, Any]:
         "qkv_bias": True,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
+        **({} if model_file.loss == DEFAULT_LOSS else {"problem_type": SEVERAL_LABELS}),
         "id2label": {str(index): name for index, name in enumerate(names)},
         "label2id": {name: index for index, name in enumerate(names)},
     }
@@ -212,7 +216,7 @@ def one_or_pair(size: Any) -> Any:
     return size[0] if isinstance(size, tuple) and size[0] == size[1] else size
 
 
-def model_card(options: Any) -> str:
+def model_card(options: ModelOptions) -> str:
     """`README.md`: what the model is, and how to use it."""
     return MODEL_CARD.format(
         **{key: getattr(options, key) for key in ("depth", "width", "num_heads", "mlp_width")},

@@ -1,4 +1,4 @@
-"""What happens to each image on the host: decoded, cropped or resized, mirrored, augmented.
+"""The treatment of each image on the host: decoded, cropped or resized, mirrored, augmented.
 
 Everything is a function of the image and, in training, of a NumPy Generator. Images stay uint8:
 the device normalises them.
@@ -7,14 +7,14 @@ the device normalises them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import ml_collections
 import numpy as np
 
 from vit_jax.data.images.augmentation import AUGMENTATIONS
 from vit_jax.data.images.crops import CROPS
-from vit_jax.data.images.picture import mode_of, open_picture, size_of
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
+from vit_jax.data.images.picture import Decoding, mode_of, open_picture, size_of
 from vit_jax.data.images.resizing import Resizer, resizer, without_excess
 from vit_jax.errors import ConfigError
 from vit_jax.grammar import Operation, parse
@@ -48,7 +48,7 @@ def describe_training(data: ml_collections.ConfigDict) -> list[str]:
 
 def train_transform(
     data: ml_collections.ConfigDict, image_size: tuple[int, int], channels: int
-) -> Callable[[bytes | np.ndarray, np.random.Generator], np.ndarray]:
+) -> functools.partial[np.ndarray]:
     """Builds the training transform: crop, mirror every other image, augment.
 
     Returns:
@@ -63,7 +63,8 @@ def train_transform(
     transform = functools.partial(
         _train,
         channels=channels,
-        size=tuple(image_size),
+        how=decoding_of(data),
+        size=image_size,
         resize=resizer(data),
         crop=crop,
         flip=data.flip,
@@ -79,18 +80,24 @@ def _train(
     rng: np.random.Generator,
     *,
     channels: int,
+    how: Decoding,
     size: tuple[int, int],
     resize: Resizer,
     crop: Operation,
     flip: bool,
     augmentations: tuple[Operation, ...],
 ) -> np.ndarray:
-    array = crop(open_picture(image, channels), rng, size, resize)
+    array = crop(open_picture(image, channels, how), rng, size, resize)
     if flip and rng.random() < 0.5:
         array = array[:, ::-1]
     for augment in augmentations:
         array = augment(array, rng)
     return array
+
+
+def decoding_of(data: ml_collections.ConfigDict) -> Decoding:
+    """How `config.data` decodes image files."""
+    return Decoding(int(data.max_image_gib * 2**30), data.bit_depth)
 
 
 def preprocessing_of(data: ml_collections.ConfigDict) -> Preprocessing:
@@ -102,12 +109,16 @@ def preprocessing_of(data: ml_collections.ConfigDict) -> Preprocessing:
         resize=data.eval_resize,
         interpolation=data.interpolation,
         antialias=data.antialias,
+        bit_depth=data.bit_depth,
     )
 
 
 def eval_transform(
-    preprocessing: Preprocessing, image_size: tuple[int, int], channels: int
-) -> Callable[[bytes | np.ndarray], np.ndarray]:
+    preprocessing: Preprocessing,
+    image_size: tuple[int, int],
+    channels: int,
+    max_image_gib: float = MAX_IMAGE_GIB,
+) -> functools.partial[np.ndarray]:
     """Builds the evaluation transform.
 
     "resize" resizes the whole image; "center" brings the smaller side to `preprocessing.resize`,
@@ -131,6 +142,7 @@ def eval_transform(
     return functools.partial(
         _evaluate,
         channels=channels,
+        how=Decoding(int(max_image_gib * 2**30), preprocessing.bit_depth),
         size=(height, width),
         smaller_side=smaller_side,
         resize=resizer(preprocessing),
@@ -141,15 +153,16 @@ def _evaluate(
     image: bytes | np.ndarray,
     *,
     channels: int,
+    how: Decoding,
     size: tuple[int, int],
     smaller_side: int | None,
     resize: Resizer,
 ) -> np.ndarray:
-    picture = open_picture(image, channels)
+    picture = open_picture(image, channels, how)
     if smaller_side is None:
         return resize(picture, size)
     sides = size_of(picture)
     scaled = tuple(round(side * smaller_side / min(sides)) for side in sides)
-    array = resize(picture, *without_excess(sides, scaled, size, place=lambda: 0.5))
+    array = resize(picture, *without_excess(sides, scaled, size, position=lambda: 0.5))
     top, left = ((whole - part) // 2 for whole, part in zip(array.shape, size, strict=False))
     return array[top : top + size[0], left : left + size[1]]
