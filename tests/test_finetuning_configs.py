@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from configs import finetune, transfer, vtab
-from vit_jax.config import durations, model_options, resolved, validate
+from vit_jax.config import model_options, resolved, validate
 from vit_jax.data.sources.labels import LABELS
+from vit_jax.durations import durations
 from vit_jax.errors import ConfigError
 from vit_jax.recipes.models import ALL
 

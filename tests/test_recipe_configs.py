@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from configs import augreg, bit, deit, deit3, plain_vit, sam, scaling_vit
-from vit_jax.config import durations, model_options, resolved, validate
+from vit_jax.config import model_options, resolved, validate
 from vit_jax.data.images.transforms import preprocessing_of
+from vit_jax.durations import durations
 from vit_jax.errors import ConfigError
 from vit_jax.models.registry import count_parameters
 from vit_jax.optimizer.schedules import make_schedule

@@ -16,9 +16,10 @@ from tests.stages import Setup, config_with, mesh_of, run_on
 from tests.workdirs import NAME, PREPROCESSING, TINY, write_workdir
 from vit_jax import train
 from vit_jax.checkpoint import Checkpoints, TrainState, restore_params
-from vit_jax.config import Durations, default_config
+from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.devices import sharding
+from vit_jax.durations import Durations
 from vit_jax.errors import NonFiniteLossError
 from vit_jax.model_file import read_model_file, write_model_file
 from vit_jax.objectives.base import Labels

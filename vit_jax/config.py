@@ -17,6 +17,7 @@ from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import train_operations
 from vit_jax.data.sources.columns import is_columns
 from vit_jax.data.sources.holding_out import is_fold
+from vit_jax.durations import DURATIONS, UNITS
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.kinds import (
@@ -47,9 +48,6 @@ from vit_jax.weights.resampling import POSITION_RESIZES, is_grid
 
 logger = logging.getLogger(__name__)
 
-# The units of a duration. One is given; `total_steps` wins over the others.
-UNITS = ("steps", "epochs", "examples")
-DURATIONS = ("total", "warmup", "cooldown", "eval_every", "checkpoint_every")
 
 Epochs = number(0, 1_000_000)
 Name = Annotated[
@@ -388,33 +386,3 @@ def lookup(config: ConfigDict, key: str) -> Any:
     for part in key.split("."):
         config = config[part]
     return config
-
-
-@dataclasses.dataclass(frozen=True)
-class Durations:
-    """A run's durations in updates; 0 for what is not asked for."""
-
-    total: int
-    warmup: int
-    cooldown: int
-    eval_every: int
-    checkpoint_every: int
-
-
-def durations(config: ConfigDict, num_train_examples: int) -> Durations:
-    """All durations in updates, rounded down, but at least 1 where given.
-
-    Raises ConfigError if the run has no length.
-    """
-
-    def steps(duration: str) -> int:
-        if given := config[f"{duration}_steps"]:
-            return given
-        epochs, examples = config[f"{duration}_epochs"], config[f"{duration}_examples"]
-        examples = round(epochs * num_train_examples) if epochs else examples
-        return max(1, examples // config.batch_size) if epochs or examples else 0
-
-    resolved = Durations(**{duration: steps(duration) for duration in DURATIONS})
-    if not resolved.total:
-        raise ConfigError("config.total_steps, total_epochs and total_examples are all 0: set one.")
-    return resolved

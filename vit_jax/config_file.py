@@ -16,9 +16,7 @@ from ml_collections import ConfigDict
 import vit_jax
 from vit_jax.choices import Choices, chosen_options
 from vit_jax.config import (
-    DURATIONS,
     MOVED,
-    UNITS,
     current_name,
     declare_options,
     default_config,
@@ -26,6 +24,7 @@ from vit_jax.config import (
     lookup,
     resolved,
 )
+from vit_jax.durations import DURATIONS, UNITS
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.kinds import shortened, shown
 from vit_jax.optimizer import OPTIMIZERS

@@ -9,8 +9,9 @@ import pytest
 
 from tests import tiny
 from tests.states import mesh_of
-from vit_jax.config import Durations, default_config
+from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset
+from vit_jax.durations import Durations
 from vit_jax.optimizer.schedules import make_schedule
 from vit_jax.training import overview
 from vit_jax.training.experiment import make_experiment

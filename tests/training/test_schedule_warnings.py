@@ -3,7 +3,7 @@
 import pytest
 
 from tests.stages import config_with
-from vit_jax.config import durations
+from vit_jax.durations import durations
 from vit_jax.training.experiment import build_schedule
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax.data.dataset import Dataset
-from vit_jax.data.evaluation import EvaluationData
+from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.data.sources.examples import LabelSets, Source
 from vit_jax.data.sources.registry import find_splits
 from vit_jax.data.sources.split_expressions import count_shared, read_parts

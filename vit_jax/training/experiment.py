@@ -18,11 +18,12 @@ from ml_collections import ConfigDict
 from vit_jax import objectives
 from vit_jax.checkpoint import TrainState
 from vit_jax.choices import chosen_options
-from vit_jax.config import Durations, durations, model_options
+from vit_jax.config import model_options
 from vit_jax.data.dataset import Batch, Dataset, train_batches
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.data.images.transforms import eval_transform, preprocessing_of
 from vit_jax.devices import sharding
+from vit_jax.durations import Durations, durations
 from vit_jax.evaluators import base as evaluators
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import registry

@@ -10,10 +10,10 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from vit_jax.choices import Choices, chosen_options
-from vit_jax.config import Durations
 from vit_jax.console import format_count
 from vit_jax.data.images.transforms import describe_training
 from vit_jax.devices import sharding
+from vit_jax.durations import Durations
 from vit_jax.model_file import Preprocessing
 from vit_jax.objectives.base import Objective
 from vit_jax.optimizer import OPTIMIZERS
