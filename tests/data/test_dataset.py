@@ -61,5 +61,7 @@ def test_unreadable_examples_are_errors_by_default(config):
 
 def test_more_examples_than_an_index_counts_are_refused():
     check_size("tar:x", 2**31 - 1)
-    with pytest.raises(DataError, match="tar:x has 3,000,000,000 examples.* at most 2,147,483,647"):
+    with pytest.raises(
+        DataError, match=r"tar:x has 3,000,000,000 examples.* at most 2,147,483,647"
+    ):
         check_size("tar:x", 3_000_000_000)
