@@ -11,8 +11,10 @@ SAM itself (2010.01412, for ViTs 2106.01548) is GSAM with one radius and alpha 0
 Expected: no figure of this recipe is at hand; timm measures the published SAM weights at 80.25 %
 (B/16) and 73.70 % (B/32).
 
-Every value is that of the authors' vit_i1k_gsam_no_aug.py in Big Vision, where the radius belongs
-to each device's share of the batch; here it is one of the whole batch.
+Every value is that of the authors' vit_i1k_gsam_no_aug.py in Big Vision. The radius belongs to each
+worker's share of the batch there (gsam.py, "Per-worker perturbation", averaged by train.py's pmean
+over devices), and so here. How many workers there were is not published: 32, 128 images each, is an
+assumption; --config.optimizer.sharpness.shares=1 perturbs by the whole batch.
 """
 
 from ml_collections import ConfigDict
@@ -49,4 +51,5 @@ def get_config(arguments: str = "b32") -> ConfigDict:
     config.optimizer.sharpness.rho = 0.6
     config.optimizer.sharpness.rho_min = 0.1
     config.optimizer.sharpness.alpha = 0.6
+    config.optimizer.sharpness.shares = 32  # Assumed: as many workers.
     return config

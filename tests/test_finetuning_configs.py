@@ -78,6 +78,7 @@ def test_table_4(model, dataset, steps, rates, warmup, percent, images, classes)
     size = {False: 384, True: 512} if model != "h14" else {False: 378, True: 518}
     assert config.model.image_size == size[imagenet]
     assert config.ema_decay == (0.9999 if imagenet else 0.0)
+    assert config.ema_warmup is not imagenet  # Appendix B.1.1: "with factor 0.9999", no more.
 
 
 def test_imagenet_at_384_px_is_not_averaged():

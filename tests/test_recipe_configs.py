@@ -312,6 +312,7 @@ def test_gsam(model):
         optimizer__sharpness__rho=0.6,
         optimizer__sharpness__rho_min=0.1,
         optimizer__sharpness__alpha=0.6,
+        optimizer__sharpness__shares=32,
         schedule__name="linear",
         schedule__end=0.01 * 3e-3,
         model__pooling="average",

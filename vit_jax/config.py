@@ -74,7 +74,12 @@ MOVED = {
 }
 
 # Keys whose default is not what versions before them did -> what those did.
-EARLIER = {"data.holding_out": "hash"}
+EARLIER = {
+    "data.holding_out": "hash",
+    "ema_warmup": True,
+    "optimizer.gradient_dtype": "model",
+    "optimizer.sharpness.shares": 1,
+}
 
 
 def recorded_values(content: dict) -> dict[str, Any]:
@@ -156,6 +161,7 @@ class Sharpness:
     rho: Amount = 0.0  # How far uphill the gradient is taken; 0: off.
     rho_min: optional(Amount) = None  # At the lowest rate, as in GSAM; None: as `rho`.
     alpha: Amount = 0.0  # GSAM's.
+    shares: whole(1) = 1  # Of the batch, each with an uphill of its own, as the originals' workers.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +185,7 @@ class Optimizer:
     decay_multipliers: tuple_of(FactorRule) = (("kernel$", 1.0),)  # What none matches: no decay.
     layer_decay: number(0.01, 1) = 1.0  # Of the rate, from each block to the one below it.
     accumulation_steps: whole(1) = 1  # The batch is split into so many micro-batches.
+    gradient_dtype: one_of("float32", "model") = "float32"  # Of sums over `mesh.data`: see docs.
     sharpness: Sharpness = Sharpness()
 
 
@@ -254,6 +261,7 @@ class Config:
     evaluators: Text = ""  # See vit_jax/evaluators; "": the objective's own.
     best_metric: Text = "auto"  # Or eval/accuracy, -eval/loss (the lowest), ...; "": keep no best.
     ema_decay: Fraction = 0.0  # Of the averaged parameters; 0: none.
+    ema_warmup: Flag = True  # A faster average at first; False: `ema_decay` from the start.
     init: Text = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
     init_skip: Expression = ""  # Parameters that start fresh all the same.
     init_checkpoint: Text = "latest"  # Of a workdir: latest | best | the number of a step.

@@ -59,7 +59,7 @@ class Network:
     def constrain(self, activations: jax.Array) -> jax.Array:
         """Pins activations [B, ...] to the batch's sharding."""
         rows = sharding.batch_sharding(self.mesh)
-        return jax.lax.with_sharding_constraint(activations, rows)
+        return sharding.constrain(activations, rows)
 
 
 def normalize(images: jax.Array | np.ndarray, preprocessing: Preprocessing) -> jax.Array:

@@ -24,6 +24,7 @@ from vit_jax.training import claim, workdir
 from vit_jax.training.beginning import Beginning, find_beginning
 from vit_jax.training.evaluation import Evaluation, open_evaluation
 from vit_jax.training.experiment import Experiment, make_experiment
+from vit_jax.training.gradients import check_batch
 from vit_jax.training.overview import describe_run
 from vit_jax.training.preemption import stopping_after
 from vit_jax.training.preview import make_preview
@@ -58,13 +59,13 @@ def run(
       PreemptedError: `stop` was set; the same command goes on from here.
     """
     config_lib.validate(config)
-    mesh = sharding.build_mesh(config.mesh)
-    sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
     if not dry_run:
         check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)
         if workdir.has_checkpoints(directory):
             config = workdir.as_recorded(config, directory)
+    mesh = sharding.build_mesh(config.mesh)
+    check_batch(config, mesh)
     index_dir = "" if dry_run else workdir.index_directory(directory)
     dataset = open_dataset(config, required=not dry_run, index_dir=index_dir)
     beginning = find_beginning(config, "" if dry_run else directory, dataset)

@@ -9,7 +9,8 @@ import pytest
 from tests import tiny
 from tests.data.pictures import encode, photograph
 from tests.states import mesh_of
-from vit_jax.data.dataset import open_dataset
+from vit_jax.data.dataset import check_size, open_dataset
+from vit_jax.errors import DataError
 from vit_jax.training.experiment import make_experiment
 
 
@@ -56,3 +57,11 @@ def test_what_stands_for_unreadable_examples_is_like_the_others_of_the_split(con
 def test_unreadable_examples_are_errors_by_default(config):
     train, evaluation = open_splits(config)
     assert train.skipping is evaluation.skipping is None
+
+
+def test_more_examples_than_an_index_counts_are_refused():
+    check_size("tar:x", 2**31 - 1)
+    with pytest.raises(
+        DataError, match=r"tar:x has 3,000,000,000 examples.* at most 2,147,483,647"
+    ):
+        check_size("tar:x", 3_000_000_000)

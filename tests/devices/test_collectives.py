@@ -1,12 +1,14 @@
 """Exchanges, counted in a program's text: texts written by hand, and programs compiled here."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tests import tiny
-from tests.stages import mesh_of
+from tests.stages import Setup, mesh_of
 from vit_jax.devices.collectives import Collective, collectives
 from vit_jax.devices.topology import open_topology
 from vit_jax.plan import make_plan
@@ -119,3 +121,29 @@ def test_fsdp_gathers_each_parameter_twice_and_reduces_its_gradient_once(unroll)
     assert plan.memory.parameters < whole / 6
     assert 0 < exchanged(plan, "all-gather") <= 2 * whole
     assert 0 < exchanged(plan, "all-reduce", "reduce-scatter") <= 1.02 * whole
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_micro_batches_add_up_before_they_are_exchanged(dtype):
+    """In float32, whatever the model computes in."""
+    reduced = []
+    for micro in (1, 8):
+        config = tiny.get_config()
+        config.batch_size, config.optimizer.accumulation_steps = 64, micro
+        config.model.dtype, config.mesh.data = dtype, 8
+        plan = make_plan(config, open_topology("gpu:8"))
+        assert not exchanged(plan, "all-gather", "reduce-scatter", "all-to-all")
+        reduced.append(exchanged(plan, "all-reduce"))
+    assert reduced[0] == reduced[1]
+    assert plan.memory.parameters <= reduced[0] <= plan.memory.parameters * 1.01
+
+
+def test_gradients_of_a_bfloat16_model_are_reduced_in_float32():
+    """In the program as it is lowered: the CPU's compiler makes every reduction a float32 one."""
+    config = tiny.get_config()
+    config.model.dtype = "bfloat16"
+    experiment = Setup(config, mesh_of(data=8)).experiment
+    text = experiment.step.lower(experiment.state, {}, experiment.batch).as_text()
+    sums = re.findall(r"all_reduce.*?\}\) : \(([^)]*)\)", text, flags=re.DOTALL)
+    assert len(sums) > 20, "one for each parameter"
+    assert not [operand for operand in sums if "bf16" in operand]

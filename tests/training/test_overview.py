@@ -73,7 +73,10 @@ def test_sharpness_aware_training_is_described():
     text = describe(
         mesh_of(1), **{"optimizer.sharpness.rho": 0.6, "optimizer.sharpness.alpha": 0.5}
     )
-    assert "sharpness rho 0.6 at the peak rate, 0.6 at the lowest, alpha 0.5: two" in text
+    assert (
+        "sharpness rho 0.6 at the peak rate, 0.6 at the lowest, alpha 0.5, 1 share of the batch: two"
+        in text
+    )
 
 
 def test_a_note_is_shown_if_there_is_one():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.stages import Setup, config_with, mesh_of
+from vit_jax.training.step import ema_keep, update_ema
 
 GRADIENT = {
     "optimizer.name": "sgd",
@@ -221,3 +222,65 @@ def test_an_update_has_the_rate_that_it_reports():
         bias = bias - rate * momentum
         np.testing.assert_allclose(state.params["head"]["bias"], bias, atol=1e-4)
     assert state.step == 10
+
+
+@pytest.mark.parametrize(("warmup", "age"), [(True, 1999), (False, 8646)])
+def test_the_age_of_an_average_of_20000_updates(warmup, age):
+    """Update n makes the parameter n, so that the average is n less its age."""
+
+    def follow(average, step):
+        keep = ema_keep(step, 0.9999, warmup=warmup)
+        return update_ema(average, {"a": jnp.float32(step + 1)}, keep), None
+
+    average, _ = jax.lax.scan(follow, {"a": jnp.float32(0)}, jnp.arange(20_000))
+    np.testing.assert_allclose(20_000 - average["a"], age, atol=2)
+
+
+def test_a_plain_average_starts_from_the_weights():
+    """Their share after n updates is the decay to the nth."""
+    values = {"ema_decay": 0.9, "ema_warmup": False, "total_steps": 3, "optimizer.freeze": "^norm/"}
+    setup = setup_of(**values)
+    state = jax.tree.map(jnp.copy, setup.state)
+    weights = np.array([0.1, 0.1 * 0.9, 0.1 * 0.9**2])[::-1]
+    expected = 0.9**3 * np.array(state.params["head"]["bias"])
+    batch = {"image": images_of(1, 2, 3, 4), "label": np.int32([2] * 4), "mask": np.ones(4, bool)}
+    for weight in weights:
+        state, _ = setup.step(state, jax.tree.map(jnp.asarray, batch))
+        expected += weight * np.array(state.params["head"]["bias"])
+    np.testing.assert_allclose(state.ema["head"]["bias"], expected, atol=1e-6)
+    np.testing.assert_array_equal(state.ema["norm"]["scale"], state.params["norm"]["scale"])
+
+
+# ------------------------------------------------------------------------------- shares of a batch
+
+SHARP = {"optimizer.sharpness.rho": 0.3, "optimizer.sharpness.alpha": 0.4}
+
+
+@functools.cache
+def worker(start):
+    """GSAM's gradient of two rows on a device of their own."""
+    setup = setup_of(**SHARP)
+    params = random_params(setup)
+    rows = images_of(*range(0, 160, 20))[start : start + 2]
+    return update(setup, rows, [3, 1, 4, 1, 5, 9, 2, 6][start : start + 2], params=params)[0]
+
+
+@pytest.mark.parametrize(("size", "micro"), [(1, 1), (1, 2), (2, 1), (8, 1)])
+def test_four_shares_are_four_workers(size, micro):
+    """Computed apart, each uphill by its own gradient, then averaged; on 8 devices two work on one."""
+    values = {**SHARP, "optimizer.sharpness.shares": 4, "batch_size": 8}
+    if (size, micro) == (8, 1):
+        values["batch_size"] = 32  # Of which the mesh needs eight rows a share.
+    config = config_with(**{**GRADIENT, **values, "optimizer.accumulation_steps": micro})
+    setup = Setup(config, mesh_of(size, data=size))
+    images, labels = images_of(*range(0, 160, 20)), np.array([3, 1, 4, 1, 5, 9, 2, 6])
+    repeats = values["batch_size"] // 8
+    images, labels = (
+        np.tile(x.reshape(4, 2, *x.shape[1:]), (1, repeats, *[1] * (x.ndim - 1))).reshape(
+            -1, *x.shape[1:]
+        )
+        for x in (images, labels)
+    )
+    found, _ = update(setup, images, labels, params=random_params(setup_of(**SHARP)))
+    expected = jax.tree.map(lambda *g: sum(g) / 4, *(worker(start) for start in (0, 2, 4, 6)))
+    assert_equal(found, expected)

@@ -210,3 +210,19 @@ def test_keys_that_an_older_version_did_not_know_had_their_defaults(recorded, tm
     path.write_text(json.dumps(stored))
     with pytest.raises(CheckpointError, match=r"config\.data\.classes=\[\], not \['1', '2'\]"):
         recorded(**{"data.classes": ("1", "2")})
+
+
+def test_what_is_computed_now_in_another_way_stays_as_the_run_began(tmp_path):
+    workdir.record_config(
+        epath.Path(tmp_path), default_config(), 64, data_digest="", resuming=False
+    )
+    content = json.loads((tmp_path / "config.json").read_text())
+    del content["config"]["ema_warmup"]
+    del content["config"]["optimizer"]["gradient_dtype"]
+    del content["config"]["optimizer"]["sharpness"]["shares"]
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    now = default_config()
+    now.ema_warmup, now.total_steps, now.optimizer.sharpness.shares = False, 9, 32
+    kept = workdir.as_recorded(now, tmp_path)
+    assert (kept.ema_warmup, kept.optimizer.gradient_dtype) == (True, "model")
+    assert (kept.optimizer.sharpness.shares, kept.total_steps) == (1, 9)

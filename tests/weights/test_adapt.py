@@ -75,19 +75,26 @@ def test_the_head_follows_the_class_names(tmp_path, path):
     assert rows["head/bias"].note == "other class names in the file"
 
 
-@pytest.mark.parametrize("change", ["turned", "swapped", "one name"])
-def test_the_same_classes_in_another_order_are_other_classes(tmp_path, path, change):
-    """Column 0 of the file's head would answer for another class."""
+@pytest.mark.parametrize("order", [range(9, -1, -1), [*range(8), 9, 8]], ids=["turned", "swapped"])
+def test_the_heads_columns_follow_the_order_of_the_data(tmp_path, path, order):
+    """Otherwise column 0 of the file's head would answer for another class."""
     letters = list("abcdefghij")
-    others = {
-        "turned": letters[::-1],
-        "swapped": [*letters[:8], "j", "i"],
-        "one name": [*letters[:9], "J"],
-    }[change]
+    tensors = golden("vit_token")["params"]
     vit_jax.save_model(vit_jax.load_model(path), tmp_path / "out.npz", class_names=letters)
-    _, params, rows, _ = initialize(tmp_path / "out.npz", class_names=tuple(others))
-    assert set(statuses(rows)) == {"head/kernel", "head/bias"}
-    assert (params["head/kernel"] == 7).all(), "the fresh one"
+    names = tuple(letters[i] for i in order)
+    _, params, rows, _ = initialize(tmp_path / "out.npz", class_names=names)
+    assert statuses(rows) == {"head/kernel": "rewritten", "head/bias": "rewritten"}
+    np.testing.assert_array_equal(params["head/kernel"], tensors["head/kernel"][:, list(order)])
+    np.testing.assert_array_equal(params["head/bias"], tensors["head/bias"][list(order)])
+
+
+def test_a_single_other_name_makes_other_classes(tmp_path, path):
+    letters = list("abcdefghij")
+    vit_jax.save_model(vit_jax.load_model(path), tmp_path / "out.npz", class_names=letters)
+    for others in ([*letters[:9], "J"], [*letters[:9], "a"]):
+        _, params, rows, _ = initialize(tmp_path / "out.npz", class_names=tuple(others))
+        assert statuses(rows) == {"head/kernel": "fresh", "head/bias": "fresh"}
+        assert (params["head/kernel"] == 7).all(), "the fresh one"
     _, params, rows, _ = initialize(tmp_path / "out.npz", class_names=letters)  # A list of them.
     assert statuses(rows) == {}
     np.testing.assert_array_equal(
@@ -237,6 +244,15 @@ def test_the_class_tokens_row_is_dropped_with_it(path):
     )
 
 
+def test_rows_follow_their_tokens(tmp_path):
+    """Not their number: without a class token the first row is the first register's."""
+    model = random_model("ViT-Ti/16", **{**TINY, "num_classes": 10}, num_registers=2)
+    vit_jax.save_model(model, tmp_path / "out", "vit_jax")
+    _, params, _, _ = initialize(tmp_path / "out", num_registers=2, pooling="average")
+    table = parameters(model)["position_embedding"]
+    np.testing.assert_array_equal(params["position_embedding"], table[:, 1:])
+
+
 def test_new_prefix_tokens_get_a_zero_row(path):
     _, params, rows, _ = initialize(path, num_registers=4)
     table = parameters(vit_jax.load_model(path))["position_embedding"]
@@ -293,7 +309,7 @@ def test_the_pixels_of_other_channels_are_normalised_by_an_average(tmp_path, cap
         model = vit_jax.load_model(tmp_path / "out.npz", channels=1)
         assert model.preprocessing.mean == pytest.approx((0.5,))
         assert model.preprocessing.std == pytest.approx((0.3,))
-        assert ("mean and deviation are averages" in caplog.text) == noted
+        assert ("for pixels' average mean and std" in caplog.text) == noted
         caplog.clear()
 
 
@@ -373,7 +389,9 @@ def test_unknown_tensors_are_skipped_when_training_starts_from_them(tmp_path):
 def test_the_report_is_a_table(path):
     text = str(initialize(path, num_classes=7, image_size=64)[3])
     lines = text.splitlines()
-    assert lines[0] == f"Weights from {path}: 21 loaded, 1 resized, 2 fresh, 0 skipped."
+    assert (
+        lines[0] == f"Weights from {path}: 21 loaded, 0 rewritten, 1 resized, 2 fresh, 0 skipped."
+    )
     assert lines[1].split() == ["parameter", "in", "the", "file", "in", "the", "model"]
     assert len(lines) == 2 + 24 + 1
     assert lines[-1] == (

@@ -21,6 +21,8 @@ from vit_jax.models.base import as_pair
 
 BLOCK = 32  # Neighbours that `data.shuffle=blocks` keeps together: some megabytes of photographs.
 
+MOST_EXAMPLES = 2**31 - 1
+
 Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B]
 
 
@@ -89,6 +91,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
         num_classes=num_classes,
         training=True,
     )
+    check_size(data.source, len(source))
     names = source.class_names
     check_classes(config, len(names), source.multi_label)
     if data.cache_gib:
@@ -97,6 +100,15 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     if data.on_error == "skip":
         skipping = Skipping.of(source, (*size, channels), len(names))
     return Dataset(source, transform, len(source), num_classes or len(names), names, skipping)
+
+
+def check_size(source: str, count: int) -> None:
+    """Raises DataError for more examples than an index on the devices, int32, can count."""
+    if count > MOST_EXAMPLES:
+        raise DataError(
+            f"config.data.source={source} has {count:,} examples, and indices are of 32 bits: set "
+            f"config.data.max_train_examples to at most {MOST_EXAMPLES:,}."
+        )
 
 
 def check_classes(config: ConfigDict, found: int, several: bool) -> None:

@@ -114,9 +114,21 @@ def find_slices(wanted: int, devices: Sequence[jax.Device]) -> tuple[int, bool]:
     return len(counts), are_processes
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """The batch over all devices but those that share it along `tensor`."""
-    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
+    """The batch, after `leading` axes, over all devices but those that share it along `tensor`."""
+    return NamedSharding(mesh, PartitionSpec(*[None] * leading, BATCH_AXES))
+
+
+def constrain(x: jax.Array, where: NamedSharding) -> jax.Array:
+    """Pins an array to its sharding; under `jax.shard_map`, to what the mapped axes leave of it."""
+    context = jax.sharding.get_abstract_mesh()
+    mapped = () if context.empty else context.manual_axes
+    if not mapped:
+        return jax.lax.with_sharding_constraint(x, where)
+    groups = (axes if isinstance(axes, tuple) else (axes,) for axes in where.spec)
+    left = (tuple(axis for axis in group if axis and axis not in mapped) for group in groups)
+    spec = PartitionSpec(*(group or None for group in left))
+    return jax.lax.with_sharding_constraint(x, NamedSharding(context, spec))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -124,17 +136,20 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def check_batch(batch_size: int, accumulation_steps: int, mesh: Mesh) -> None:
-    """Raises ConfigError unless devices and micro-batches divide the batch."""
-    devices = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
-    unit = devices * accumulation_steps
+def check_batch(batch_size: int, accumulation_steps: int, mesh: Mesh, shares: int = 1) -> None:
+    """Raises ConfigError unless devices, micro-batches and shares of the batch divide it."""
+    apart = shares % mesh.shape["data"] == 0  # Devices along data have shares of their own.
+    axes = BATCH_AXES[1:] if apart else BATCH_AXES
+    devices = math.prod(mesh.shape[axis] for axis in axes)
+    unit = devices * accumulation_steps * shares
     if batch_size % unit:
         lower = batch_size // unit * unit
         nearest = f"{lower} or {lower + unit}" if lower else f"{unit}"
+        of_shares = f" x {shares} (config.optimizer.sharpness.shares)" if shares > 1 else ""
         raise ConfigError(
             f"config.batch_size={batch_size} is not divisible by {devices} (devices along "
-            f"data x fsdp) x {accumulation_steps} (config.optimizer.accumulation_steps) = {unit}; "
-            f"the nearest that is: {nearest}."
+            f"{' x '.join(axes)}) x {accumulation_steps} (config.optimizer.accumulation_steps)"
+            f"{of_shares} = {unit}; the nearest that is: {nearest}."
         )
 
 

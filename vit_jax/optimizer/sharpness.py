@@ -25,13 +25,18 @@ Gradient = Callable[
 TINY = 1e-12  # Keeps a zero gradient from dividing by zero.
 
 
+def num_shares(config: ConfigDict) -> int:
+    """Parts of the batch, of `config.optimizer`, that have a perturbation each."""
+    return config.sharpness.shares if config.sharpness.rho else 1
+
+
 def sharpness_aware(
     gradient: Gradient, config: ConfigDict, schedule: Schedule, trainable: TrainablePart
 ) -> Gradient:
     """A gradient function that looks uphill first; `gradient` itself if `rho` is 0.
 
-    The perturbation is one of the whole batch, also where the original computes one per device. It
-    costs a second gradient. The loss is the unperturbed one.
+    The perturbation is that of the given gradient: of the whole batch, or of one of its
+    `num_shares`. It costs a second gradient. The loss is the unperturbed one.
 
     Args:
       gradient: takes `state.params`.

@@ -33,6 +33,7 @@ from vit_jax.objectives.base import Labels, Objective
 from vit_jax.optimizer import build_optimizer
 from vit_jax.optimizer.groups import ParameterGroups, parameter_groups
 from vit_jax.optimizer.schedules import SCHEDULES, Schedule, make_schedule
+from vit_jax.training.gradients import check_batch
 from vit_jax.training.state import (
     Initializer,
     abstract_frozen,
@@ -153,7 +154,7 @@ def make_experiment(
     Raises:
       ConfigError: parts of the config do not fit each other.
     """
-    sharding.check_batch(config.batch_size, config.optimizer.accumulation_steps, mesh)
+    check_batch(config, mesh)
     options = model_options(config, dataset.num_classes)
     preprocessing = preprocessing_of(config.data)
     if source is not None:

@@ -95,7 +95,8 @@ def describe_objective(config: ConfigDict, objective: Objective) -> str:
     if config.optimizer.grad_clip_norm:
         parts.append(f"gradients clipped at norm {config.optimizer.grad_clip_norm}")
     if config.ema_decay:
-        parts.append(f"parameters averaged by {config.ema_decay}")
+        warmup = "" if config.ema_warmup else " from the start"
+        parts.append(f"parameters averaged by {config.ema_decay}{warmup}")
     return ", ".join(parts)
 
 
@@ -105,7 +106,8 @@ def describe_sharpness(sharpness: ConfigDict) -> str:
         return ""
     lowest = sharpness.rho if sharpness.rho_min is None else sharpness.rho_min
     return (
-        f"rho {sharpness.rho} at the peak rate, {lowest} at the lowest, alpha {sharpness.alpha}: "
+        f"rho {sharpness.rho} at the peak rate, {lowest} at the lowest, alpha {sharpness.alpha}, "
+        f"{sharpness.shares} share{'s' * (sharpness.shares > 1)} of the batch: "
         "two gradients an update"
     )
 

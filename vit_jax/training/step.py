@@ -1,9 +1,9 @@
-"""One update: loss, gradients over micro-batches, optimiser, averaged parameters."""
+"""One update: loss, gradients, optimiser, averaged parameters."""
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from vit_jax.checkpoint import TrainState
@@ -11,8 +11,8 @@ from vit_jax.data.dataset import Batch
 from vit_jax.devices import sharding
 from vit_jax.objectives.base import Objective
 from vit_jax.optimizer.schedules import Schedule
-from vit_jax.optimizer.sharpness import Gradient, sharpness_aware
 from vit_jax.parameters import TrainablePart
+from vit_jax.training.gradients import make_gradient
 
 STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters.
 
@@ -39,25 +39,7 @@ def make_train_step(
     """
     shardings = sharding.shardings_of(abstract)
 
-    def weighted_loss(
-        part: dict, params: dict, frozen: dict, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, dict]:
-        params = trainable.insert(part, params)
-        losses, auxiliary = objective.loss(params, frozen, batch, key)
-        means = {n: jnp.tensordot(batch["weight"], v, axes=1) for n, v in auxiliary.items()}
-        return jnp.sum(losses * batch["weight"]), means
-
-    def micro_gradient(
-        state: TrainState, frozen: dict, batch: Batch, key: jax.Array
-    ) -> tuple[tuple[jax.Array, dict], dict]:
-        part = trainable.select(state.params)
-        differentiate = jax.value_and_grad(weighted_loss, has_aux=True)
-        values, gradients = differentiate(part, state.params, frozen, batch, key)
-        kept = trainable.prune(shardings.params)
-        return values, jax.lax.with_sharding_constraint(gradients, kept)
-
-    gradient = accumulated(micro_gradient, config.optimizer.accumulation_steps, mesh)
-    gradient = sharpness_aware(gradient, config, schedule, trainable)
+    gradient = make_gradient(config, objective, trainable, schedule, shardings.params, mesh)
 
     def step(state: TrainState, frozen: dict, batch: Batch) -> tuple[TrainState, Metrics]:
         key = step_key(config.seed, state.step)
@@ -68,7 +50,8 @@ def make_train_step(
         part = trainable.select(state.params)
         updates, opt_state = optimizer.update(gradients, state.opt_state, part)
         params = trainable.insert(optax.apply_updates(part, updates), state.params)
-        ema = state.ema and update_ema(state.ema, params, config.ema_decay, state.step)
+        keep = ema_keep(state.step, config.ema_decay, warmup=config.ema_warmup)
+        ema = state.ema and update_ema(state.ema, params, keep)
         own = objective.update(state.objective, params, means) if state.objective else {}
         metrics = {
             "loss": value,
@@ -94,41 +77,17 @@ def step_key(seed: int, step: jax.Array) -> jax.Array:
     return jax.random.fold_in(stream, step)
 
 
-def accumulated(gradient: Gradient, num_micro: int, mesh: Mesh) -> Gradient:
-    """The batch's loss and gradients, summed over `num_micro` micro-batches one after another.
+def ema_keep(step: jax.Array, decay: float, *, warmup: bool) -> jax.Array:
+    """The share of the average that stays in the update after `step` others.
 
-    Losses carry their examples' weights in the whole batch, so that sums are its means. Every
-    micro-batch takes its rows from all over the batch, so that each device works on its own.
+    The warm-up, min(decay, (1 + step) / (10 + step)), makes a short run's average usable. Without
+    it, the average is the plain one, from the weights that the run starts from: after n updates
+    these have a share of decay^n in it.
     """
-    if num_micro == 1:
-        return gradient
-    rows = NamedSharding(mesh, PartitionSpec(None, sharding.BATCH_AXES))
-
-    def split(x: jax.Array) -> jax.Array:
-        micro = x.reshape(-1, num_micro, *x.shape[1:]).swapaxes(0, 1)
-        return jax.lax.with_sharding_constraint(micro, rows)
-
-    def sum_gradients(
-        state: TrainState, frozen: dict, batch: Batch, key: jax.Array
-    ) -> tuple[tuple[jax.Array, dict], dict]:
-        def add(total: tuple, micro: tuple) -> tuple[tuple, None]:
-            return jax.tree.map(jnp.add, total, gradient(state, frozen, *micro)), None
-
-        micro_batches = jax.tree.map(split, batch), jax.random.split(key, num_micro)
-        first = jax.tree.map(lambda x: x[0], micro_batches)
-        shapes = jax.eval_shape(gradient, state, frozen, *first)
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        total, _ = jax.lax.scan(add, zeros, micro_batches)
-        return total
-
-    return sum_gradients
+    return jnp.minimum(decay, (1 + step) / (10 + step)) if warmup else jnp.float32(decay)
 
 
-def update_ema(ema: dict, params: dict, decay: float, step: jax.Array) -> dict:
-    """Moves the average towards `params`; slower as steps pass, down to `1 - decay`.
-
-    The warm-up, min(decay, (1 + step) / (10 + step)), makes a short run's average usable.
-    """
-    keep = jnp.minimum(decay, (1 + step) / (10 + step))
+def update_ema(ema: dict, params: dict, keep: jax.Array) -> dict:
+    """Moves the average towards `params`, by 1 - `keep` of the way."""
     # In this form, a parameter that never changes is its own average to the bit.
     return jax.tree.map(lambda average, new: average + (1 - keep) * (new - average), ema, params)

@@ -161,6 +161,17 @@ def enable_compilation_cache(directory: epath.Path) -> None:
         jax.config.update("jax_compilation_cache_dir", str(directory / "compilation_cache"))
 
 
+def read_record(path: epath.Path) -> dict:
+    """The content of a run's `config.json`; raises CheckpointError if it is damaged."""
+    try:
+        record = json.loads(path.read_text())
+        return {**record, "config": dict(record["config"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error!r}): rename it to resume without comparing configs."
+        ) from error
+
+
 def record_config(
     directory: epath.Path,
     config: ConfigDict,
@@ -177,16 +188,10 @@ def record_config(
     path = directory / "config.json"
     current = as_json(config)
     if resuming and path.exists():
-        try:
-            record = json.loads(path.read_text())
-            previous, size = dict(record["config"]), record.get("num_train_examples")
-            digest = record.get("data_digest")
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{path} is damaged ({error!r}): rename it to resume without comparing configs."
-            ) from error
+        record = read_record(path)
+        size, digest = record.get("num_train_examples"), record.get("data_digest")
         moved = digest == data_digest or config.data.allow_changes
-        check_same_run(directory, previous, current, moved=moved)
+        check_same_run(directory, record["config"], current, moved=moved)
         if size not in (None, num_train_examples):
             logger.warning(
                 "The data had %s training examples before this resume and has %s now: from here on "

@@ -1,6 +1,8 @@
 """Fits parameters from a file to another model: what fits is taken, what can be resized is.
 
-Nothing is silent: each parameter is a row of the report, loaded, resized, fresh or skipped.
+First they are rewritten as far towards the model as leaves their function as it is
+(`vit_jax.weights.equivalence`). Nothing is silent: each parameter is a row of the report, loaded,
+rewritten, resized, fresh or skipped.
 """
 
 import dataclasses
@@ -14,8 +16,10 @@ from vit_jax.errors import WeightsError
 from vit_jax.models.base import ModelOptions
 from vit_jax.parameters import LAYERS, layer_names
 from vit_jax.tables import format_table
+from vit_jax.weights import equivalence
 from vit_jax.weights.architecture import family_name
 from vit_jax.weights.content import AVERAGED, Weights
+from vit_jax.weights.equivalence import Form
 from vit_jax.weights.mapping import fill_name
 from vit_jax.weights.resampling import (
     resize_channels,
@@ -56,7 +60,7 @@ Shape = tuple[int, ...]
 class Row(NamedTuple):
     """The treatment of one parameter."""
 
-    status: str  # loaded | resized | fresh | skipped
+    status: str  # loaded | rewritten | resized | fresh | skipped
     name: str  # ours; for tensors that the model has no parameter for, the file's
     source: Shape | None  # shape in the file
     target: Shape | None  # shape in the model
@@ -76,7 +80,7 @@ class Report:
         return sum(row.status == status for row in self.rows)
 
     def __str__(self) -> str:
-        statuses = ("loaded", "resized", "fresh", "skipped")
+        statuses = ("loaded", "rewritten", "resized", "fresh", "skipped")
         counts = ", ".join(f"{self.count(status)} {status}" for status in statuses)
         cells = [
             (row.status, row.name, format_shape(row.source), format_shape(row.target), row.note)
@@ -121,9 +125,10 @@ class Adaptation:
           WeightsError: the architectures differ, or nothing in the file is used.
         """
         self.check_architecture()
+        form = equivalence.rewrite(self.weights, self.options, shapes, self.class_names)
         parameters, rows = {}, []
         for name, shape in shapes.items():
-            parameters[name], row = self.adapt(name, shape, fresh)
+            parameters[name], row = self.adapt(form, name, shape, fresh)
             rows.append(row)
         if all(row.status == "fresh" for row in rows):
             raise WeightsError(f"{self.weights.path}: not one parameter of the model is in it.")
@@ -132,26 +137,32 @@ class Adaptation:
                 f"init_skip={self.skip!r} matches no parameter; the first names are "
                 f"{', '.join(list(shapes)[:3])}."
             )
-        for name, array in self.weights.parameters.items():
+        for name, array in form.parameters.items():
             if name not in shapes:
                 rows.append(Row("skipped", name, array.shape, None, "the model has none"))
         rows += [Row("skipped", name, None, None, "unknown") for name in self.weights.unknown]
-        return parameters, Report(self.weights.path, tuple(rows), tuple(self.notes()))
+        return parameters, Report(self.weights.path, tuple(rows), tuple(self.notes(form)))
 
-    def adapt(self, name: str, shape: Shape, fresh: Callable[[str], Any]) -> tuple[Any, Row]:
+    def adapt(
+        self, form: Form, name: str, shape: Shape, fresh: Callable[[str], Any]
+    ) -> tuple[Any, Row]:
         """One parameter and its row of the report."""
         source = self.weights.parameters.get(name)
         source_shape = None if source is None else source.shape
         skipped = self.skipped_layers(name, shape)
-        if note := self.why_fresh(name, skipped):
+        if note := self.why_fresh(form, name, skipped):
             return fresh(name), Row("fresh", name, source_shape, shape, note)
-        array, note = self.resize(name, source)
+        array, note = form.added.get(name), ""
+        if array is None:
+            array, note = self.resize(form, name)
         if array.shape != shape:
             raise WeightsError(
                 f"{self.weights.path}: {name} has shape {array.shape}, but the model's is {shape}. "
                 f"Leave it out with init_skip={name!r}, or change the model."
             )
-        status = "resized" if note else "loaded"
+        change = form.changes.get(name, "")
+        status = "resized" if note else "rewritten" if change else "loaded"
+        note = ", ".join(filter(None, [change, note]))
         if skipped.any():
             mask = skipped.reshape(-1, *[1] * (array.ndim - 1))
             array = np.ma.masked_array(array, np.broadcast_to(mask, array.shape))
@@ -172,7 +183,7 @@ class Adaptation:
                 f"model.{option}={theirs}, or choose the model that the weights are of."
             )
 
-    def notes(self) -> Iterator[str]:
+    def notes(self, form: Form) -> Iterator[str]:
         """Assumptions, and differences that change what the parameters compute."""
         if self.weights.assumed:
             yield f"Assumed, as nothing says it: {', '.join(self.weights.assumed)}."
@@ -180,7 +191,7 @@ class Adaptation:
         there, here = self.weights.options, self.options
         if there.channels != here.channels:
             yield from self.channel_notes()
-        for option, values in differing(there, here, SILENT_OPTIONS):
+        for option, values in differing(form.options, here, SILENT_OPTIONS):
             yield "Note: the weights are for {0}={1!r}; the model has {0}={2!r}.".format(
                 option, *values
             )
@@ -188,11 +199,12 @@ class Adaptation:
     def channel_notes(self) -> Iterator[str]:
         """The reason that keeps the model from computing the same with other channels."""
         channels, preprocessing = self.options.channels, self.weights.model_file.preprocessing
-        if any(name.endswith(ROOT) for name in self.weights.parameters):
-            yield (
-                "Note: the first convolution is standardised over its channels too, so with "
-                f"{channels} of them its outputs are scaled differently: fine-tune the model."
-            )
+        if not any(name.endswith(ROOT) for name in self.weights.parameters):
+            return
+        yield (
+            "Note: the first convolution is standardised over its channels too, so with "
+            f"{channels} of them its outputs are scaled differently: fine-tune the model."
+        )
         if preprocessing.for_channels(channels) != preprocessing:
             yield f"Note: {AVERAGED}, so the first layer sees other pixels: fine-tune the model."
 
@@ -205,25 +217,24 @@ class Adaptation:
             [bool(self.skip) and any(re.search(self.skip, n) for n in names) for names in both]
         )
 
-    def why_fresh(self, name: str, skipped: np.ndarray) -> str:
+    def why_fresh(self, form: Form, name: str, skipped: np.ndarray) -> str:
         """Why a parameter is not taken from the file; "" if it is."""
-        there, here = self.weights.options, self.options
-        if name not in self.weights.parameters:
+        if name not in form.parameters and name not in form.added:
             return "not in the file"
         if skipped.all():
             return f"{self.skip!r}"
         if not name.startswith("head/"):
             return ""
-        for option, (theirs, _) in differing(there, here, HEAD_OPTIONS):
+        for option, (theirs, _) in differing(form.options, self.options, HEAD_OPTIONS):
             return f"{option}={theirs} in the file"
-        names = self.weights.model_file.class_names
+        names = form.class_names
         if names and self.class_names and tuple(names) != tuple(self.class_names):
             return "other class names in the file"
         return ""
 
-    def resize(self, name: str, array: np.ndarray) -> tuple[np.ndarray, str]:
-        """The array in the model's size, and what was done; "" for nothing."""
-        there, here = self.weights.options, self.options
+    def resize(self, form: Form, name: str) -> tuple[np.ndarray, str]:
+        """The parameter in the model's size, and what was done; "" for nothing."""
+        array, there, here = form.parameters[name], form.options, self.options
         if name.endswith(ROOT):
             return resize_embedding(array, array.shape[:2], here.channels)
         if name == "embedding/kernel":
@@ -264,14 +275,22 @@ def fit_positions(table: np.ndarray, there: Any, here: Any, method: str) -> tupl
     if there.grid != here.grid:
         notes.append(f"grid {format_shape(there.grid)} → {format_shape(here.grid)}, {method}")
         table = resize_positions(table, there.grid, here.grid, method)
-    patches = here.grid[0] * here.grid[1]
-    prefix, wanted = table.shape[-2] - patches, here.num_prefix_tokens * here.prefix_positions
-    if prefix != wanted:
-        notes.append(f"rows before the patches {prefix} → {wanted}")
-        kept = min(prefix, wanted)
-        zeros = np.zeros((*table.shape[:-2], wanted - kept, table.shape[-1]), table.dtype)
-        table = np.concatenate([table[..., :kept, :], zeros, table[..., prefix:, :]], axis=-2)
+    had, wanted = prefix_rows(there), prefix_rows(here)
+    if had != wanted:
+        notes.append(f"rows before the patches {len(had)} → {len(wanted)}")
+        rows = {token: table[..., i : i + 1, :] for i, token in enumerate(had)}
+        zeros = np.zeros((*table.shape[:-2], 1, table.shape[-1]), table.dtype)
+        prefix = [rows.get(token, zeros) for token in wanted]
+        table = np.concatenate([*prefix, table[..., len(had) :, :]], axis=-2)
     return table, ", ".join(notes)
+
+
+def prefix_rows(options: Any) -> list[str]:
+    """The tokens whose rows of position embeddings precede the patches'."""
+    if not options.prefix_positions:
+        return []
+    registers = [f"register {number}" for number in range(options.num_registers)]
+    return [*["class token"] * options.has_class_token, *registers]
 
 
 def fit_line(table: np.ndarray, old: int, new: int, method: str) -> tuple[np.ndarray, str]:

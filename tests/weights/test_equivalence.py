@@ -1,0 +1,104 @@
+"""Rewrites on the way to another model: it computes what the file's model computes."""
+
+import numpy as np
+import pytest
+
+import vit_jax
+from tests.published import logits, parameters, random_model
+from vit_jax.model_file import Preprocessing
+from vit_jax.models import model_options
+from vit_jax.weights.loading import fit_weights, read_initial_weights
+
+TINY = {
+    **{"width": 16, "depth": 2, "mlp_width": 16, "num_heads": 2, "patch_size": 4},
+    **{"image_size": (12, 8), "num_classes": 5},
+}
+
+
+def images(channels=3):
+    shape = (2, 12, 8, channels)
+    return np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+
+
+def loaded(tmp_path, source, changes, **saved):
+    """A model with random parameters, its logits, and it as loaded with other options."""
+    model = random_model("ViT-Ti/16", **{**TINY, **source})
+    vit_jax.save_model(model, tmp_path / "out", "vit_jax", **saved)
+    return model, vit_jax.load_model(tmp_path / "out", **changes)
+
+
+REGISTERS = {"num_registers": 2}
+
+
+@pytest.mark.parametrize("source", [{}, REGISTERS], ids=["class token", "registers too"])
+def test_a_tokens_position_row_becomes_part_of_the_token(tmp_path, source):
+    model, other = loaded(tmp_path, source, {"prefix_positions": False})
+    assert parameters(other)["position_embedding"].shape[1] == 6
+    np.testing.assert_array_equal(logits(other, images()), logits(model, images()))
+
+
+def test_a_folded_row_stays_folded_where_the_grid_is_resized(tmp_path):
+    model, other = loaded(tmp_path, {}, {"prefix_positions": False, "image_size": 16})
+    expected = parameters(model)["class_token"] + parameters(model)["position_embedding"][:, :1]
+    np.testing.assert_array_equal(parameters(other)["class_token"], expected)
+    vit_jax.save_model(model, tmp_path / "in", "vit_jax")
+    ordinary = vit_jax.load_model(tmp_path / "in", image_size=16)
+    pixels = np.random.default_rng(0).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
+    np.testing.assert_array_equal(logits(other, pixels), logits(ordinary, pixels))
+
+
+SINCOS, SHARED = {"positions": "sincos_2d"}, {"position_placement": "every_layer_shared"}
+LEARNED = {"positions": "learned_1d"}
+
+
+@pytest.mark.parametrize(
+    ("source", "changes"),
+    [
+        ({"prefix_positions": False}, {"prefix_positions": True}),
+        (SINCOS, LEARNED),
+        (SINCOS, {**LEARNED, "prefix_positions": False}),
+        (SINCOS | SHARED, LEARNED),
+        ({"positions": "learned_2d"}, LEARNED),
+        ({"positions": "learned_2d", "position_placement": "every_layer"}, LEARNED),
+        ({"positions": "none"}, LEARNED),
+        ({"positions": "none"}, {**LEARNED, "position_placement": "every_layer"}),
+        ({"positions": "none"}, {"positions": "learned_2d"}),
+        ({"positions": "none"}, {"positions": "relative"}),
+        ({}, {"norm_after_pooling": True}),
+    ],
+)
+def test_the_logits_are_the_same_to_the_bit(tmp_path, caplog, source, changes):
+    model, other = loaded(tmp_path, source, changes)
+    assert getattr(other.options, next(iter(changes))) == changes[next(iter(changes))]
+    np.testing.assert_array_equal(logits(other, images()), logits(model, images()))
+    assert "Note: the weights are for" not in caplog.text
+
+
+@pytest.mark.parametrize(("there", "here"), [(0.0, 1e-4), (0.1, 0.0)], ids=["added", "folded"])
+def test_layer_scale_comes_and_goes(tmp_path, there, here):
+    """Its factors are parameters: these of a random model are far from their initial values."""
+    model, other = loaded(tmp_path, {"layer_scale": there}, {"layer_scale": here})
+    assert ("blocks/layer_scale1" in parameters(other)) == bool(here)
+    expected = logits(model, images())
+    np.testing.assert_allclose(logits(other, images()), expected, atol=1e-5 * abs(expected).max())
+
+
+def test_layer_scale_may_start_fresh_all_the_same(tmp_path):
+    vit_jax.save_model(random_model("ViT-Ti/16", **TINY), tmp_path / "out", "vit_jax")
+    options = model_options("ViT-Ti/16", **TINY, layer_scale=1e-4)
+    fresh = {"blocks": {"layer_scale1": np.zeros((2, 16)), "norm1": {"scale": np.zeros((2, 16))}}}
+    weights = read_initial_weights(tmp_path / "out", options)
+    params, _ = fit_weights(weights, options, fresh, skip="layer_scale")
+    assert params["blocks"]["layer_scale1"] is fresh["blocks"]["layer_scale1"]
+    assert (fit_weights(weights, options, fresh)[0]["blocks"]["layer_scale1"] == 1).all()
+
+
+@pytest.mark.parametrize("std", [(0.2, 0.2, 0.5), (0.3,)])
+def test_a_gray_picture_is_its_rgb_copy_though_channels_are_normalised_apart(tmp_path, std):
+    preprocessing = Preprocessing(mean=(0.4, 0.5, 0.6), std=std)
+    model, other = loaded(tmp_path, {}, {"channels": 1}, preprocessing=preprocessing)
+    pixels = np.random.default_rng(1).uniform(0, 1, (2, 12, 8, 1)).astype(np.float32)
+    colour = (np.repeat(pixels, 3, axis=-1) - np.float32((0.4, 0.5, 0.6))) / np.float32(std)
+    gray = (pixels - np.float32(other.preprocessing.mean)) / np.float32(other.preprocessing.std)
+    expected = logits(model, colour)
+    np.testing.assert_allclose(logits(other, gray), expected, atol=1e-5 * abs(expected).max())
