@@ -61,7 +61,7 @@ def _split(data: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jnp.concatenate([keys, jnp.broadcast_to(data[2:], (*shape, 1))], axis=-1)
 
 
-def _fold_in(data: jax.Array, number: jax.Array) -> jax.Array:
+def _fold_in(data: jax.Array, number: int) -> jax.Array:
     key = jax.random.key_data(jax.random.fold_in(_ordinary(data), number))
     return jnp.concatenate([key, data[2:]])
 

@@ -53,7 +53,9 @@ def make_gradient(
         return sharpness_aware(gradient, config, schedule, trainable)
 
     if shares == 1:
-        apart = options.gradient_dtype == "float32"
+        # Else the compiler's own sum is the same, and goes on while the backward pass does.
+        differs = options.accumulation_steps > 1 or config.model.dtype == "bfloat16"
+        apart = options.gradient_dtype == "float32" and differs
         return uphill(summed_over_data(gradient, mesh) if apart else gradient)
     if shares % size:  # Some devices work on one share together.
         return summed(uphill(gradient), shares, mesh, in_order)

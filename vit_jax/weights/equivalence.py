@@ -209,7 +209,7 @@ def add_positions(form: Form, here: Any, shapes: Mapping[str, tuple[int, ...]]) 
     same_placement = there.position_placement == here.position_placement
     if (there.positions, here.positions) != (SINCOS_2D, LEARNED_1D) or not same_placement:
         return form
-    table = sincos_2d(*here.grid, here.width)
+    table = sincos_2d(here.grid[0], here.grid[1], here.width)
     missing = wanted[TABLE][-2] - table.shape[-2]
     table = np.pad(table, ((0, 0), (missing, 0), (0, 0)))
     return form.add({TABLE: table}, "the file's fixed positions", **options)
