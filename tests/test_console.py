@@ -1,10 +1,33 @@
 import io
 import logging
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from vit_jax.console import Console, format_count, format_duration, format_line, setup_logging
+from vit_jax.console import (
+    Console,
+    format_count,
+    format_duration,
+    format_line,
+    python_command,
+    setup_logging,
+)
+
+
+@pytest.mark.parametrize("words", [["-c", "print('$HOME')"], ["a b", "it's", "[v1]", "~", "é"]])
+def test_a_printed_command_runs_as_it_stands(words):
+    show = ["-c", "import sys; print(sys.executable, sys.argv[1:])", *words]
+    for folder in ("", os.path.dirname(sys.executable)):  # Another `python` first, or this one.
+        environment = {**os.environ, "PATH": f"{folder}:/nowhere"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", environment["PATH"])
+            line = python_command(*show)
+        assert line.startswith("python " if folder else sys.executable)
+        shown = subprocess.check_output(["/bin/sh", "-c", line], env=environment, text=True)
+        assert shown == f"{sys.executable} {words}\n"
 
 
 def test_format_line():

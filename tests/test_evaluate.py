@@ -103,8 +103,10 @@ def test_the_figures_are_numpys_at_any_batch_size(model, images, tmp_path, flags
 def test_top_5_another_size_and_the_other_loss(tmp_path):
     names = tuple("abcdefg")
     paths, labels = write_images(tmp_path / "data/val", names, per_class=3)
-    vit_jax.save_model(make_model(7, names), tmp_path / "export", "vit_jax")
-    flags = (f"--source=folder:{tmp_path}/data", "--loss=sigmoid", "--option=image_size=32")
+    made = make_model(7, names)
+    made.loss = "sigmoid"  # As an export of a run says.
+    vit_jax.save_model(made, tmp_path / "export", "vit_jax")
+    flags = (f"--source=folder:{tmp_path}/data", "--option=image_size=32")
     (result,) = results_of(tmp_path, tmp_path / "export", *flags)
     resized = vit_jax.load_model(tmp_path / "export", image_size=32)
     expected = expected_of(resized, paths, labels, "sigmoid")
@@ -274,6 +276,14 @@ def test_other_sources(tmp_path, source):
             "--json=run/config/x cannot be written: File exists",
         ),
         (("MODEL", "DATA", "--csv=."), "--csv=. cannot be written: Is a directory"),
+        (
+            ("MODEL", "DATA", "--json=x.csv"),
+            "--json: 'x.csv' is no name for what is written: NAME.json",
+        ),
+        (
+            ("MODEL", "DATA", "--csv=x.txt"),
+            "--csv: 'x.txt' is no name for what is written: NAME.csv",
+        ),
         (("MODEL", "DATA", "--ema"), "choose from a run's workdir"),
         (("MODEL", "DATA", "--option=num_classes=0"), "has no head"),
         (("MODEL", "DATA", "--option=depth=two"), "model.depth='two'"),

@@ -4,6 +4,7 @@ import json
 import os
 import re
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -61,7 +62,8 @@ def test_every_format(workdir, tmp_path):
         tensors = safetensors.numpy.load_file(tmp_path / format / file)
         kernel = tensors[head] if format == "vit_jax" else tensors[head].T
         np.testing.assert_array_equal(kernel, flat["head/kernel"] * np.float32(3))
-    assert run(directory, tmp_path / "out.stablehlo", "--format=stablehlo") == 0
+    assert run(directory, tmp_path / "out.stablehlo") == 0  # The name says it.
+    jax.export.deserialize(bytearray((tmp_path / "out.stablehlo").read_bytes()))
 
 
 def test_the_trunk_alone_and_another_size(workdir, tmp_path):
@@ -104,9 +106,10 @@ MISTAKES = [
     ("{run} {out} --checkpoint=7", "no checkpoint 7; it has: 1, 2, 3"),
     ("{run} {out} --checkpoint=newest", "no checkpoint 'newest'"),
     ("{run} {run}", "is a run's workdir"),
-    ("{run} {folder}", "{folder} is a folder: name a file"),
+    ("{run} {folder}", "{folder}: the format follows from a name that ends in"),
+    ("{run} {folder}.npz --format=timm", "timm is written to a file NAME.safetensors or a folder"),
     ("{run} {pipe}", "{pipe} is no regular file: name a file"),
-    ("{run} {pipe}/.. --format=npz", "is a folder: name a file|cannot be written"),
+    ("{run} gs://bucket/out.npz", "an export is written to this machine"),
     ("{run} " + "x" * 300 + ".npz", "x.npz cannot be written: File name too long"),
     ("{run} {file}/out.npz", "{file}/out.npz cannot be written"),
     ("{run} {run}/model.npz", "model.json belongs to something else"),
@@ -133,7 +136,7 @@ def test_a_mistake_is_one_message_and_code_2(command, message, workdir, tmp_path
         "timm": GOLDEN / "timm_token.safetensors",
         "folder": tmp_path / "folder",
         "file": tmp_path / "notes.txt",
-        "pipe": tmp_path / "pipe",
+        "pipe": tmp_path / "pipe.npz",
         "out": tmp_path / "out.npz",
     }
     os.mkfifo(places["pipe"])

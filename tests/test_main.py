@@ -5,7 +5,9 @@ import errno
 import itertools
 import os
 import re
+import shlex
 import shutil
+import sys
 import threading
 import types
 
@@ -437,3 +439,13 @@ def test_whenever_a_signal_comes_what_is_said_to_be_saved_is_saved(
         2 if code == 0 else int(re.search(r"Stopped after step (\d+), which is saved", output)[1])
     )
     assert saved_steps(tmp_path) == [step]
+
+
+def test_the_commands_of_the_summary_run_as_they_stand():
+    lines = main.summary({"step": 3}, "runs [v1]/a b's").splitlines()
+    predict = next(line.partition("pictures")[2] for line in lines if "vit_jax.predict" in line)
+    program, *words = shlex.split(predict)
+    assert program in (sys.executable, "python")
+    assert words == ["-m", "vit_jax.predict", "runs [v1]/a b's", "FILE..."]
+    init = next(line for line in lines if "--config.init" in line).partition("here")[2]
+    assert shlex.split(init)[0] == "--config.init=runs [v1]/a b's"

@@ -2,12 +2,19 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 
 from vit_jax.errors import CheckpointError, ConfigError
-from vit_jax.model_file import ModelFile, Preprocessing, read_model_file, write_model_file
+from vit_jax.model_file import (
+    ModelFile,
+    Preprocessing,
+    read_model_file,
+    write_model_file,
+)
 from vit_jax.models import registry
+from vit_jax.storage import write_json
 
 OPTIONS = dataclasses.asdict(
     registry.model_options("ViT-B/16", image_size=(64, 32), patch_size=(16, 8), num_classes=3)
@@ -23,6 +30,7 @@ OPTIONS = dataclasses.asdict(
             OPTIONS,
             Preprocessing((0.485, 0.456, 0.406), (0.2, 0.2, 0.2), "center", 248, "bicubic", False),
             ("élève", "cat, dog", ""),
+            "sigmoid",
         ),
         ModelFile("BiT-R50x1", dataclasses.asdict(registry.model_options("BiT-R50x1"))),
     ],
@@ -53,6 +61,12 @@ def test_a_missing_file_is_named(tmp_path):
 def content(tmp_path):
     write_model_file(tmp_path, ModelFile("ViT-B/16", OPTIONS))
     return json.loads((tmp_path / "model.json").read_text())
+
+
+def test_a_file_that_does_not_say_the_loss(tmp_path, content):
+    del content["loss"]  # As before it was recorded.
+    (tmp_path / "model.json").write_text(json.dumps(content))
+    assert read_model_file(tmp_path).loss == "softmax"
 
 
 def test_a_newer_format_is_refused(tmp_path, content):
@@ -110,3 +124,10 @@ def test_a_mean_for_each_channel_or_their_average():
     gray = rgb.for_channels(1)
     assert (gray.mean, gray.std, gray.resize) == (pytest.approx((0.5,)), pytest.approx((0.2,)), 7)
     assert Preprocessing().for_channels(5) == Preprocessing()
+
+
+def test_json_is_always_valid(tmp_path):
+    content = {"a": [math.nan, 1.5, {"b": (math.inf, -math.inf)}], "c": True}
+    write_json(tmp_path / "x.json", content)
+    found = json.loads((tmp_path / "x.json").read_text(), parse_constant=pytest.fail)
+    assert found == {"a": [None, 1.5, {"b": [None, None]}], "c": True}

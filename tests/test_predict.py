@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -18,7 +20,7 @@ from tests.published import random_model
 from tests.runs import LIMIT_SECONDS, ROOT
 from tests.workdirs import CLASSES, write_workdir
 from vit_jax import predict as command
-from vit_jax.errors import DataError
+from vit_jax.errors import ConfigError, DataError
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images, predict
 
@@ -76,6 +78,16 @@ def test_images_are_what_pillow_and_numpy_make_of_the_files(model, tmp_path):
         load_images(model, [tmp_path / "a.png", tmp_path / "b.png"])
 
 
+def test_a_model_of_twelve_bits_is_given_twelve(model, tmp_path):
+    made = random_model("ViT-Ti/8", num_classes=2, **{**TINY, "image_size": 8})
+    made.preprocessing = Preprocessing(bit_depth=12)
+    vit_jax.save_model(made, tmp_path / "model", "vit_jax")
+    values = np.linspace(0, 4095, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(values).save(tmp_path / "x.png")
+    images = load_images(vit_jax.load_model(tmp_path / "model"), tmp_path / "x.png")
+    np.testing.assert_allclose(images[0, ..., 0], values / 4095 * 2 - 1, atol=1 / 255)
+
+
 def test_predictions_are_the_softmax_of_the_logits(model, tmp_path):
     paths = [tmp_path / f"{number}.png" for number in range(11)]
     for number, path in enumerate(paths):
@@ -91,6 +103,118 @@ def test_predictions_are_the_softmax_of_the_logits(model, tmp_path):
             for index, name, probability in prediction.classes:
                 assert name == NAMES[index]
                 assert probability == pytest.approx(expected[row, index], abs=1e-5)
+
+
+def test_one_picture_in_every_form_that_python_has(model, tmp_path):
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    (expected,) = load_images(model, [tmp_path / "a.png"])
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    turned = Image.fromarray(PIXELS[::-1, ::-1])
+    turned.getexif().update(exif)
+    forms = {
+        "text": str(tmp_path / "a.png"),
+        "path": tmp_path / "a.png",
+        "content": (tmp_path / "a.png").read_bytes(),
+        "array": PIXELS,
+        "jax": jnp.asarray(PIXELS),
+        "pillow": Image.fromarray(PIXELS),
+        "pillow, turned": turned,
+    }
+    for kind, picture in forms.items():
+        np.testing.assert_array_equal(load_images(model, picture)[0], expected, err_msg=kind)
+        (found,) = predict(model, picture)
+        assert not found.error, kind
+        assert found.path == (str(tmp_path / "a.png") if kind in ("text", "path") else "[0]")
+    assert len(list(predict(model, np.stack([PIXELS, PIXELS])))) == 2
+    assert len(list(predict(model, forms.values()))) == len(forms)
+    (grey,) = predict(model, PIXELS[..., 0])
+    assert not grey.error
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        (PIXELS / np.float32(255), r"an image array is float32 \[24, 20, 3\]; expected uint8"),
+        (PIXELS[..., :2], r"an image array is uint8 \[24, 20, 2\]"),
+    ],
+)
+def test_arrays_that_are_no_pictures(model, picture, message):
+    (found,) = predict(model, picture)
+    assert re.search(message, found.error)
+    with pytest.raises(DataError, match=rf"^\[0\]: {message}"):
+        load_images(model, picture)
+
+
+def test_what_is_no_picture_at_all(model):
+    with pytest.raises(TypeError, match="this is a int"):
+        list(predict(model, [7]))  # Not the file with this number.
+
+
+def test_pixels_where_a_model_expects_normalised_floats(model):
+    with pytest.raises(ConfigError, match="images are uint8, expected normalised floats"):
+        model(np.zeros((2, 16, 16, 3), np.uint8))
+    with pytest.raises(ConfigError, match=r"one image of shape .* images\[None\]"):
+        model(np.zeros((16, 16, 3), np.float32))
+    with pytest.raises(ConfigError, match="images are int32"):
+        model.intermediates(np.zeros((2, 16, 16, 3), np.int32), "pre_logits")
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "binary"])
+def test_a_sigmoid_model_tells_each_class_s_own_probability(loss, tmp_path):
+    made = random_model("ViT-Ti/8", num_classes=len(NAMES), **TINY)
+    made.loss = loss
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    logits = np.float64(made(load_images(made, [tmp_path / "a.png"])))[0]
+    expected = 1 / (1 + np.exp(-logits))
+    (found,) = predict(made, [tmp_path / "a.png"], top_k=len(NAMES))
+    assert probabilities(found) == pytest.approx(dict(enumerate(expected)), abs=1e-5)
+    (found,) = predict(made, [tmp_path / "a.png"], top_k=len(NAMES), threshold=0.5)
+    assert set(probabilities(found)) == set(np.flatnonzero(expected >= 0.5).tolist())
+    (found,) = predict(made, [tmp_path / "a.png"], top_k=len(NAMES), loss="softmax")
+    assert sum(probabilities(found).values()) == pytest.approx(1)
+    made.loss = "distance"
+    with pytest.raises(
+        ConfigError, match="the loss 'distance'; probabilities are known of softmax"
+    ):
+        list(predict(made, [tmp_path / "a.png"]))
+
+
+@pytest.mark.parametrize(
+    ("format", "name"),
+    [
+        *(("npz", "out.npz"), ("vit_jax", "out"), ("timm", "out.safetensors")),
+        *(("timm", "out"), ("huggingface", "out")),
+    ],
+)
+def test_the_loss_travels_with_the_weights(format, name, tmp_path):
+    made = random_model("ViT-Ti/16", num_classes=3, width=192, depth=1, image_size=32)
+    made.loss = "sigmoid"
+    vit_jax.save_model(made, tmp_path / name, format)
+    assert vit_jax.load_model(tmp_path / name).loss == "sigmoid"
+    assert vit_jax.load_model(tmp_path / name, num_classes=2).loss == "softmax"  # Another head.
+
+
+def test_outputs_that_are_not_finite(model, tmp_path, capsys, monkeypatch):
+    """Finite weights may still overflow: an error, and valid JSON."""
+    made = random_model("ViT-Ti/8", num_classes=3, **TINY)
+    made.head.bias[...] = jnp.array([3e38, 3e38, 3e38])
+    made.head.kernel[...] = made.head.kernel[...] * 1e38
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    vit_jax.save_model(made, tmp_path / "export", "vit_jax")
+    assert run(tmp_path / "export", tmp_path / "a.png", "--format=jsonl") == 2
+    row = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (row["error"], row["classes"]) == ("the model's output for it is not finite", [])
+
+
+def test_thresholds_on_the_command_line(model_path, pictures, capsys):
+    picture = pictures / "élève 1.png"
+    assert run(model_path, picture, "--loss=sigmoid", "--threshold=1") == 0
+    assert capsys.readouterr().out == f"{picture}: none\n"
+    assert run(model_path, picture, "--loss=sigmoid", "--threshold=0", "--top_k=7") == 0
+    assert capsys.readouterr().out.count("%") == 7
+    assert run(model_path, picture, "--threshold=50") == 2
+    assert "'50' is not a number from 0 to 1" in capsys.readouterr().err
 
 
 def test_a_model_just_created_and_fewer_classes_than_asked_for(tmp_path):
@@ -237,6 +361,41 @@ def test_text_and_the_reasons_of_what_cannot_be_read(model_path, pictures, capsy
     assert "3 of 5 files could not be read" in captured.err
 
 
+@pytest.mark.parametrize("format", ["text", "csv", "jsonl"])
+def test_names_cannot_act_on_a_terminal_or_a_spreadsheet(tmp_path, capsys, monkeypatch, format):
+    made = random_model("ViT-Ti/8", num_classes=2, **TINY)
+    made.class_names = ("=cmd|' /C calc'!A0", "\x1b]0;owned\x07\nforged.png: cat (100.00%)")
+    vit_jax.save_model(made, tmp_path / "model", "vit_jax")
+    monkeypatch.chdir(tmp_path)
+    names = ("-1\x1b[2K\n.png", "\x1b[31m.png")
+    Image.fromarray(PIXELS).save(tmp_path / names[0], "PNG")
+    (tmp_path / names[1]).touch()
+    assert run("model", ".", f"--format={format}") == 1
+    out, err = capsys.readouterr()
+    assert not any(ord(character) < 32 and character != "\n" for character in out + err)
+    assert len(out.splitlines()) == {"text": 2, "csv": 3, "jsonl": 2}[format]
+    if format == "csv":
+        cells = {cell for row in csv.reader(out.splitlines()) for cell in row}
+        assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
+    if format == "jsonl":
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert {os.path.basename(row["path"]) for row in rows} == set(names)
+
+
+def test_pipes_and_devices_are_no_pictures(model_path, pictures, capsys):
+    os.mkfifo(pictures / "pipe")
+    assert run(model_path, pictures / "pipe", "/dev/zero") == 2
+    assert capsys.readouterr().out.count("error: it is a pipe, a socket or a device") == 2
+
+
+def test_how_large_a_picture_may_be(model_path, pictures, capsys):
+    path = pictures / "élève 1.png"
+    assert run(model_path, path, "--max_image_gib=1e-6") == 2
+    assert "raise max_image_gib=1e-06" in capsys.readouterr().out
+    assert run(model_path, path, "--max_image_gib=1e-4") == 0
+    assert "%" in capsys.readouterr().out
+
+
 def test_csv_has_a_row_for_each_file(model_path, pictures, tmp_path):
     assert run(model_path, pictures, "--output", tmp_path / "out.csv", "--top_k=2") == 1
     with open(tmp_path / "out.csv", newline="") as file:
@@ -314,7 +473,15 @@ def test_when_nothing_can_be_read_the_code_is_2(model_path, pictures, capsys):
         (("MODEL", "1.png", "--format=xml"), "invalid choice: 'xml'"),
         (("MODEL", "1.png", "--outptu=x"), "unrecognized arguments: --outptu=x; --help"),
         (("MODEL", "1.png", "--output=no/out.csv"), "no/out.csv cannot be written: No such file"),
-        (("MODEL", "1.png", "--output=1.png"), "would be taken for a picture"),
+        (("MODEL", "1.png", "--output=1.png", "--format=csv"), "would be taken for a picture"),
+        (
+            ("MODEL", "1.png", "--output=x.json"),
+            "x.json: the format follows from .txt, .csv, .jsonl",
+        ),
+        (
+            ("MODEL", "1.png", "--output=x.csv", "--format=jsonl"),
+            "a name for --format=csv, not for",
+        ),
         (("MODEL", "1.png", "--output=empty"), "empty cannot be written: Is a directory"),
         (("MODEL", "1.png", "--ema"), "choose from a run's workdir"),
         (("MODEL", "1.png", "--checkpoint=best"), "choose from a run's workdir"),

@@ -9,6 +9,7 @@ from tests.data.pictures import encode, photograph
 from tests.runs import read_metrics
 from vit_jax import evaluate, train
 from vit_jax.errors import ConfigError
+from vit_jax.model_file import read_model_file
 
 
 @pytest.fixture
@@ -42,6 +43,7 @@ def test_a_run_and_its_evaluation(config, tmp_path):
     records = read_metrics(tmp_path / "run")
     assert records[0]["train/loss"] == pytest.approx(3 * 0.693, rel=0.2), "three sigmoids at zero"
     assert (records[-1]["eval/count"], records[-1]["eval/skipped"]) == (7, 1)
+    assert read_model_file(tmp_path / "run").loss == "sigmoid", "as predict reads its logits"
     output = tmp_path / "results.json"
     assert evaluate.main([str(tmp_path / "run"), f"--json={output}"]) == 1
     (result,) = json.loads(output.read_text())

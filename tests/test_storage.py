@@ -1,11 +1,14 @@
+import asyncio
 import json
 import os
 import pathlib
+import socket
 import threading
 import uuid
 
 import fsspec
 import pytest
+from fsspec.asyn import AsyncFileSystem
 
 from tests.runs import LIMIT_SECONDS
 from vit_jax import storage
@@ -49,6 +52,30 @@ def test_pipes_are_not_listed(tmp_path):
 )
 def test_a_part_of_a_file_is_read(folder, start, stop, expected):
     assert storage.read(storage.join(folder, "one", "file"), start, stop) == expected
+
+
+@pytest.mark.parametrize("stop", [None, 10])
+def test_what_may_never_end_is_not_read(tmp_path, stop):
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for path in (f"{tmp_path}/pipe", f"{tmp_path}/socket", "/dev/zero", "/dev/tty"):
+            with pytest.raises(OSError, match=r"pipe|device"):
+                storage.read(path, 0, stop)
+    (tmp_path / "link").symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="it is a pipe, a socket or a device"):
+        storage.read(f"{tmp_path}/link", 0, stop)
+
+
+def test_a_store_that_never_ends_its_answer(monkeypatch):
+    class Slow(AsyncFileSystem):
+        async def _cat_file(self, path, start=None, end=None, **options):
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(storage, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(storage, "_filesystem", lambda path: Slow())
+    with pytest.raises(OSError, match="no answer within 0 s"):
+        storage.read("slow://x")
 
 
 def test_what_is_there(folder):

@@ -15,7 +15,7 @@ from tests.runs import GOLDEN, read_metrics
 from tests.stages import Setup, config_with, mesh_of, run_on
 from tests.workdirs import NAME, PREPROCESSING, TINY, write_workdir
 from vit_jax import train
-from vit_jax.checkpoint import TrainState, restore_params
+from vit_jax.checkpoint import Checkpoints, TrainState, restore_params
 from vit_jax.config import Durations, default_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.devices import sharding
@@ -150,13 +150,13 @@ def test_what_is_random_is_the_same_on_any_mesh_and_in_micro_batches(
 
 def test_averaged_parameters_follow_the_formula():
     """Steps 1 and 2 are of the average's warm-up, 3 and 4 have the decay that was asked for."""
-    setup = Setup(config_with(ema_decay=0.2, total_steps=4), mesh_of(1))
+    values = {"ema_decay": 0.2, "total_steps": 4, "warmup_steps": 0}
+    setup = Setup(config_with(**values, **{"optimizer.learning_rate": 0.1}), mesh_of(1))
     state, average = setup.state, jax.tree.map(np.array, setup.state.params)
-    for step, batch in enumerate(setup.batches()):
+    for batch, keep in zip(setup.batches(), (1 / 10, 2 / 11, 0.2, 0.2), strict=True):
         state, _ = setup.step(state, batch)
-        keep = min(0.2, (1 + step) / (10 + step))
         average = jax.tree.map(lambda a, p, k=keep: k * a + (1 - k) * p, average, state.params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.ema, average)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.ema, average)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +190,19 @@ def assert_measured(record, name, model, config):
         assert record[f"{name}/{metric}"] == pytest.approx(expected, rel=1e-5), metric
 
 
-def test_run_writes_what_it_promises(tmp_path):
+def test_run_writes_what_it_promises(tmp_path, monkeypatch):
     config = tiny.get_config()
     config.eval_every_steps, config.ema_decay = 4, 0.9
+    save, on_disk = Checkpoints.save, {}
+
+    def save_and_look(checkpoints, step, *rest):
+        on_disk[step] = read_metrics(tmp_path)[-1]["step"]
+        return save(checkpoints, step, *rest)
+
+    monkeypatch.setattr(Checkpoints, "save", save_and_look)
     last = train.run(config, tmp_path)
+    assert on_disk  # Records are there before the checkpoint that will cut later ones.
+    assert all(step == record for step, record in on_disk.items())
     records = read_metrics(tmp_path)
     assert [record["step"] for record in records] == list(range(1, 11))
     assert [record["step"] for record in records if "eval/accuracy" in record] == [4, 8, 10]

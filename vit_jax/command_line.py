@@ -16,7 +16,8 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.config_file import parse_any
-from vit_jax.console import setup_logging
+from vit_jax.console import python_command, setup_logging
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError, UserError, WeightsError
 from vit_jax.weights.formats import is_workdir
@@ -33,7 +34,9 @@ class Parser(argparse.ArgumentParser):
     """Raises ConfigError for a command line that it does not understand."""
 
     def __init__(self, module: str, description: str):
-        super().__init__(prog=f"python -m {module}", description=description, allow_abbrev=False)
+        super().__init__(
+            prog=python_command("-m", module), description=description, allow_abbrev=False
+        )
 
     def error(self, message: str) -> None:
         """Called by argparse for any mistake."""
@@ -93,15 +96,39 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def positive_seconds(text: str) -> float:
-    """The type of a flag that says how long to wait."""
+def positive(text: str) -> float:
+    """The type of a flag that measures something, such as seconds to wait."""
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+def share(text: str) -> float:
+    """The type of a flag that is a number from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return number
+
+
+def named(ending: str) -> Callable[[str], str]:
+    """The type of a flag that names a file of one format, which its name must not contradict."""
+
+    def check(path: str) -> str:
+        if os.path.splitext(path)[1].lower() not in ("", ending):
+            raise argparse.ArgumentTypeError(
+                f"{path!r} is no name for what is written: NAME{ending}"
+            )
+        return path
+
+    return check
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +141,16 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="a model option that its file does not say, or another value for it: image_size=384",
+    )
+
+
+def add_image_limit(parser: argparse.ArgumentParser) -> None:
+    """The flag that says how much memory pictures may take."""
+    parser.add_argument(
+        "--max_image_gib",
+        type=positive,
+        metavar="GIB",
+        help=f"of memory for a decoded picture; default: {MAX_IMAGE_GIB:g}, or as its run's config",
     )
 
 
@@ -136,7 +173,7 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--process_id", type=int, metavar="I", help="this one's, 0 to N - 1")
     group.add_argument(
         "--coordinator_timeout",
-        type=positive_seconds,
+        type=positive,
         default=300,
         metavar="SECONDS",
         help="to wait for all at the start (default: %(default)s)",

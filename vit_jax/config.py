@@ -13,6 +13,7 @@ from ml_collections.config_dict import placeholder
 
 from vit_jax import objectives
 from vit_jax.choices import unused_options
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import train_operations
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import read_evaluators
@@ -83,6 +84,7 @@ class Data:
     source: Text = ""  # One of data/sources/registry.py: folder:DIR | tfds:NAME | tar:PATTERN | ...
     data_dir: Text = ""  # Where prepared TFDS data lies; "": TFDS's own default.
     index_dir: Text = ""  # Of indices of files and records, made once; "": the workdir's `index`.
+    protocols: tuple_of(Name) = ("gs", "s3", "https")  # Of URLs that a manifest may name.
     label: Text = ""  # Of a TFDS dataset: an integer feature, or one of data/sources/labels.py.
     train_split: Text = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     eval_split: Text = ""  # "": the source's own evaluation split.
@@ -107,6 +109,8 @@ class Data:
     antialias: Flag = True  # False: the reference's resize, which does not.
     mean: tuple_of(Amount) = (0.5,)  # Of pixels in [0, 1], for all channels or for each.
     std: tuple_of(Positive) = (0.5,)  # Pixels become (pixel - mean) / std.
+    bit_depth: whole(8, 16) = 16  # Of the values in files with 16 bits of grey: 12, say.
+    max_image_gib: Positive = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
     num_threads: Count = 0  # Decoding threads; 0: chosen from the number of cores.
     num_workers: whole(-1) = -1  # Decoding processes besides; -1: chosen from the number of cores.
     cache_gib: Amount = 0.0  # Of memory in each process, for decoded training images.

@@ -1,10 +1,14 @@
 """The console: log messages, a run's lines and progress bar, and numbers as people read them."""
 
 import logging
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 
 from tqdm import tqdm
+
+from vit_jax.escaping import printable
 
 logger = logging.getLogger(__name__)
 
@@ -17,12 +21,21 @@ def setup_logging(process_index: int = 0) -> None:
     mark = f"[process {process_index}] " if process_index else ""
     handler = _ConsoleHandler()
     handler.setFormatter(
-        logging.Formatter(f"%(levelname).1s %(asctime)s {mark}%(message)s", datefmt="%H:%M:%S")
+        _Formatter(f"%(levelname).1s %(asctime)s {mark}%(message)s", datefmt="%H:%M:%S")
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax and Grain log through absl.
     level = logging.WARNING if process_index else logging.INFO
     logging.getLogger("vit_jax").setLevel(level)
+
+
+class _Formatter(logging.Formatter):
+    """Escapes what would act on a terminal, and indents further lines, so that none looks like a
+    message of its own.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n\t").replace("\n", "\n  ")
 
 
 class _ConsoleHandler(logging.Handler):
@@ -59,6 +72,15 @@ class Console:
     def close(self) -> None:
         """Removes the bar."""
         self._bar.close()
+
+
+def python_command(*arguments: str) -> str:
+    """A line that a shell runs as it stands: the interpreter of this process with `arguments`.
+
+    It is called "python" where that is what the shell would find. Paths are quoted.
+    """
+    is_found = shutil.which("python") == sys.executable
+    return shlex.join(["python" if is_found else sys.executable, *arguments])
 
 
 def format_count(value: float) -> str:

@@ -18,7 +18,6 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 from flax import nnx
@@ -31,9 +30,11 @@ from vit_jax.command_line import (
     SOME_UNREADABLE,
     USER_ERROR,
     Parser,
+    add_image_limit,
     add_model_flags,
     at_least_one,
     load_classifier,
+    named,
     run_command,
 )
 from vit_jax.config import current_name, default_config, flatten
@@ -41,6 +42,7 @@ from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation import EvaluationData
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError, UserError
+from vit_jax.escaping import csv_row, printable
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.base import Setting
 from vit_jax.inference import Classifier, make_classifier, make_transform
@@ -89,7 +91,7 @@ class Task:
 
     model: str
     data: ConfigDict  # as `config.data`
-    loss: str
+    loss: str  # empty: the one that the model's file tells
 
     @property
     def place(self) -> str:
@@ -109,18 +111,25 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--split", default="", help="such as test or train[:10%%]")
     parser.add_argument("--data_dir", default="", help="where prepared TFDS data lies")
     add_model_flags(parser)
+    add_image_limit(parser)
     parser.add_argument(
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )
-    parser.add_argument("--loss", choices=tuple(LOSSES), help="default: a run's own, else softmax")
+    parser.add_argument(
+        "--loss", choices=tuple(LOSSES), help="default: the one that it was trained with"
+    )
     parser.add_argument(
         "--evaluators", default="", help="default: classification; others: see docs/evaluation.md"
     )
     parser.add_argument(
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the results as a list of objects")
-    parser.add_argument("--csv", metavar="FILE", help="write the results as a table")
+    parser.add_argument(
+        "--json", type=named(".json"), metavar="FILE", help="write the results as a list of objects"
+    )
+    parser.add_argument(
+        "--csv", type=named(".csv"), metavar="FILE", help="write the results as a table"
+    )
     return parser.parse_args(arguments)
 
 
@@ -131,7 +140,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     """
     if not path or not storage.exists(path):
         raise ConfigError(f"{path!r}: there is no such file or folder.")
-    data, loss = default_config().data, "softmax"
+    data, loss = default_config().data, ""
     file = storage.join(path, "config.json")
     complete = flags.source and (flags.loss or not storage.exists(file))
     if is_workdir(path) and not complete:
@@ -209,10 +218,12 @@ def open_setting(
     """What evaluators may use of a model: its function, and its data labelled by its classes."""
     config = task.data.copy_and_resolve_references()
     config.update(on_error="skip", max_skipped=1.0)  # They are counted, and the exit code says so.
-    options, mesh = model.options, classifier.network.mesh
+    options, mesh, loss = model.options, classifier.network.mesh, task.loss or model.loss
+    if loss not in LOSSES:
+        raise ConfigError(f"{task.model} was trained with an unknown loss, {loss!r}: add --loss.")
     data = EvaluationData(
         config=config,
-        transform=make_transform(model),
+        transform=make_transform(model, flags.max_image_gib or config.max_image_gib),
         image_shape=(*options.image_size, options.channels),
         class_names=() if flags.ignore_class_names else model.class_names,
         num_classes=options.num_classes,
@@ -224,7 +235,7 @@ def open_setting(
     return Setting(
         classifier.network,
         dataclasses.replace(data, batch_size=min(data.batch_size, few)),
-        task.loss,
+        loss,
     )
 
 
@@ -267,16 +278,16 @@ def as_percent(value: float | None) -> str:
 
 def table_row(tasks: Sequence[Task]) -> str:
     """The format of the table's rows, as wide as the names in it."""
-    names = max(len(task.model) for task in tasks)
-    places = max(len(task.place) for task in tasks)
+    names = max(len(printable(task.model)) for task in tasks)
+    places = max(len(printable(task.place)) for task in tasks)
     return f"{{:{names}}}  {{:{places}}}" + "  {:>8}" * 5
 
 
 def cells(task: Task, result: Result) -> tuple[str, ...]:
     """A row of the table."""
     return (
-        task.model,
-        task.place,
+        printable(task.model),
+        printable(task.place),
         "–" if result.count is None else f"{result.count:,}",
         as_percent(result.accuracy),
         as_percent(result.top5_accuracy),
@@ -287,24 +298,17 @@ def cells(task: Task, result: Result) -> tuple[str, ...]:
 
 def write_json(path: str, results: Sequence[Result]) -> None:
     """Writes a list of objects; what is not a number is null."""
-    rows = [{key: without_nan(value) for key, value in vars(result).items()} for result in results]
+    rows = storage.without_nan([*map(vars, results)])
     storage.write(path, f"{json.dumps(rows, indent=2)}\n".encode())
-
-
-def without_nan(value: Any) -> Any:
-    """A value for JSON, which has no NaN."""
-    if isinstance(value, dict):
-        return {key: without_nan(each) for key, each in value.items()}
-    return None if value != value else value
 
 
 def write_csv(path: str, results: Sequence[Result]) -> None:
     """Writes a row for each result under a header."""
     names = [field.name for field in dataclasses.fields(Result) if field.name != "metrics"]
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(map(vars, results))
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(csv_row(getattr(each, name) for name in names) for each in results)
     storage.write(path, text.getvalue().encode("utf-8", "surrogateescape"))
 
 

@@ -1,6 +1,6 @@
 """The command that writes a model in another format.
 
-    python -m vit_jax.export SOURCE DESTINATION --format=npz
+    python -m vit_jax.export SOURCE DESTINATION.npz
 
 SOURCE is anything that `vit_jax.load_model` reads. Exit codes: 0 done; 2 SOURCE cannot be read, or
 the format cannot express it, or DESTINATION cannot be written.
@@ -17,7 +17,7 @@ from vit_jax.weights.content import Hints
 from vit_jax.weights.formats import read_weights
 from vit_jax.weights.loading import build_model
 from vit_jax.weights.resampling import POSITION_RESIZES
-from vit_jax.weights.saving import FORMATS, save_model
+from vit_jax.weights.saving import BY_ENDING, FORMATS, format_of, save_model
 
 logger = logging.getLogger("vit_jax")
 
@@ -27,7 +27,11 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("vit_jax.export", "Writes a model in another format.")
     parser.add_argument("source", metavar="SOURCE", help="a workdir, an export, .npz, ...")
     parser.add_argument("destination", metavar="DESTINATION", help="the file or folder to write")
-    parser.add_argument("--format", choices=tuple(FORMATS), default="npz")
+    parser.add_argument(
+        "--format",
+        choices=tuple(FORMATS),
+        help=f"default: as DESTINATION ends, {', '.join(map('='.join, BY_ENDING.items()))}",
+    )
     add_model_flags(parser)
     parser.add_argument(
         "--average", type=int, metavar="N", help="of a workdir: the mean of the last N checkpoints"
@@ -55,6 +59,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
 def run(arguments: Sequence[str]) -> int:
     """Reads, converts and writes as the command line says."""
     flags = parse_flags(arguments)
+    format = format_of(flags.destination, flags.format)  # Before the work.
     options = parse_options(flags.option)
     weights = read_weights(
         flags.source,
@@ -64,8 +69,8 @@ def run(arguments: Sequence[str]) -> int:
         average=flags.average,
     )
     model = build_model(weights, options, flags.position_resize)
-    save_model(model, flags.destination, flags.format, trunk_only=flags.trunk_only)
-    logger.info("Wrote %s (%s).", flags.destination, flags.format)
+    save_model(model, flags.destination, format, trunk_only=flags.trunk_only)
+    logger.info("Wrote %s (%s).", flags.destination, format)
     return DONE
 
 

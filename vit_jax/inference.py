@@ -8,6 +8,7 @@ import jax
 from flax import nnx
 
 from vit_jax.config import default_config
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import eval_transform
 from vit_jax.devices import sharding
 from vit_jax.model_file import Preprocessing
@@ -37,13 +38,15 @@ def make_classifier(model: nnx.Module) -> Classifier:
     return Classifier(Network(structure, model.options, preprocessing_of(model), mesh), params)
 
 
-def make_transform(model: nnx.Module) -> Transform:
+def make_transform(model: nnx.Module, max_image_gib: float = MAX_IMAGE_GIB) -> Transform:
     """The model's preprocessing on the host: decodes, crops and resizes; pixels stay uint8.
 
     Raises ConfigError if the model's channels are not those of a picture, 1 or 3.
     """
     options = model.options
-    return eval_transform(preprocessing_of(model), options.image_size, options.channels)
+    return eval_transform(
+        preprocessing_of(model), options.image_size, options.channels, max_image_gib
+    )
 
 
 def preprocessing_of(model: nnx.Module) -> Preprocessing:

@@ -8,6 +8,7 @@ the same command again. Several processes: see `vit_jax.devices.distributed` and
 
 import argparse
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 
@@ -24,7 +25,7 @@ from vit_jax.command_line import (
 )
 from vit_jax.config import validate
 from vit_jax.config_file import describe, load_config
-from vit_jax.console import setup_logging
+from vit_jax.console import python_command, setup_logging
 from vit_jax.devices import distributed
 from vit_jax.digests import go_back
 from vit_jax.errors import ConfigError, UserError
@@ -142,12 +143,13 @@ def summary(results: dict[str, float], workdir: str) -> str:
     if "eval/accuracy" in results:
         count, accuracy = results["eval/count"], results["eval/accuracy"]
         headline += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}."
+    predict = python_command("-m", "vit_jax.predict", workdir)
     rows = {
         f"{workdir}/metrics.jsonl": f"every number above, and in {workdir}/tensorboard",
         f"{workdir}/checkpoints": f"the weights, with {workdir}/model.json",
-        "classify pictures": f"python -m vit_jax.predict {workdir} FILE...",
+        "classify pictures": f"{predict} FILE...",
         "in Python": f"model = vit_jax.load_model({workdir!r})",
-        "train on from here": f"--config.init={workdir} with another config and workdir",
+        "train on from here": f"{shlex.quote(f'--config.init={workdir}')} with another config and workdir",
     }
     width = max(map(len, rows))
     return "\n".join([headline, *(f"  {what:{width}}  {how}" for what, how in rows.items())])

@@ -11,6 +11,7 @@ from vit_jax.errors import CheckpointError, ConfigError
 
 FORMAT_VERSION = 1
 FILE_NAME = "model.json"
+DEFAULT_LOSS = "softmax"
 CROPS = ("resize", "center")
 INTERPOLATIONS = ("bilinear", "bicubic")
 
@@ -21,7 +22,8 @@ class Preprocessing:
 
     `crop` "resize" resizes the whole image to the model's size; "center" first resizes the smaller
     side to `resize` pixels and then crops the centre. Pixels in [0, 1] become (x − mean) / std,
-    channel by channel; one value stands for all channels. Raises ConfigError for values that
+    channel by channel; one value stands for all channels. Of files with 16 bits of grey the value
+    2**`bit_depth` - 1 is white. Raises ConfigError for values that
     cannot be used.
     """
 
@@ -31,6 +33,7 @@ class Preprocessing:
     resize: int = 256
     interpolation: str = "bilinear"
     antialias: bool = True
+    bit_depth: int = 16
 
     def __post_init__(self) -> None:
         for field, lowest in (("mean", -math.inf), ("std", 0)):
@@ -42,6 +45,8 @@ class Preprocessing:
                 raise ConfigError(f"preprocessing {field}={values!r}: must be {positive}numbers.")
         if not isinstance(self.resize, int) or self.resize < 1:
             raise ConfigError(f"preprocessing resize={self.resize!r}: must be a positive integer.")
+        if self.bit_depth not in range(8, 17):
+            raise ConfigError(f"preprocessing bit_depth={self.bit_depth!r}: must be from 8 to 16.")
         for field, choices in (("crop", CROPS), ("interpolation", INTERPOLATIONS)):
             if getattr(self, field) not in choices:
                 raise ConfigError(
@@ -60,12 +65,14 @@ class Preprocessing:
 
 @dataclasses.dataclass(frozen=True)
 class ModelFile:
-    """An architecture's name and complete options, its preprocessing, and its classes' names."""
+    """An architecture's name and complete options, its preprocessing, its classes' names, its loss."""
 
     name: str
     options: dict[str, Any]
     preprocessing: Preprocessing = Preprocessing()
     class_names: tuple[str, ...] = ()
+    # It was trained with, so that a logit is read as it was meant; older files do not say.
+    loss: str = DEFAULT_LOSS
 
 
 def write_model_file(directory: str | os.PathLike[str], model_file: ModelFile) -> None:
@@ -93,6 +100,7 @@ def to_json(model_file: ModelFile) -> dict[str, Any]:
         "model": {"name": model_file.name, **model_file.options},
         "preprocessing": dataclasses.asdict(model_file.preprocessing),
         "class_names": list(model_file.class_names),
+        "loss": model_file.loss,
     }
 
 
@@ -101,11 +109,12 @@ def from_json(content: dict[str, Any]) -> ModelFile:
     options = {key: as_tuple(value) for key, value in content["model"].items()}
     preprocessing = {key: as_tuple(value) for key, value in content["preprocessing"].items()}
     name, class_names = options.pop("name"), content["class_names"]
+    loss = content.get("loss", DEFAULT_LOSS)
     if not isinstance(class_names, list) or not all(
-        isinstance(text, str) for text in (name, *class_names)
+        isinstance(text, str) for text in (name, loss, *class_names)
     ):
         raise TypeError("names must be texts")
-    return ModelFile(name, options, Preprocessing(**preprocessing), tuple(class_names))
+    return ModelFile(name, options, Preprocessing(**preprocessing), tuple(class_names), loss)
 
 
 def decode(text: str | bytes) -> ModelFile:

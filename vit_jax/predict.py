@@ -25,21 +25,28 @@ from typing import NamedTuple, TextIO
 import jax
 import numpy as np
 from flax import nnx
+from PIL import Image
 
+from vit_jax import storage
 from vit_jax.command_line import (
     DONE,
     SOME_UNREADABLE,
     USER_ERROR,
     Parser,
+    add_image_limit,
     add_model_flags,
     at_least_one,
     load_classifier,
     run_command,
+    share,
 )
+from vit_jax.data.images.limits import MAX_IMAGE_GIB, Budget
+from vit_jax.data.images.picture import size_in_memory
 from vit_jax.data.picture_files import find_files, read_ahead
 from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError
+from vit_jax.escaping import csv_row, printable
 from vit_jax.inference import (
     Transform,
     class_names_of,
@@ -47,12 +54,23 @@ from vit_jax.inference import (
     make_transform,
     preprocessing_of,
 )
+from vit_jax.model_file import DEFAULT_LOSS
 from vit_jax.network import normalize
 
 BATCH_SIZE = 32  # On each device.
 TOP_K = 5
+ONE_PICTURE = (str, os.PathLike, bytes, Image.Image)
+# A loss -> what makes its logits probabilities: of one class among all, or of each by itself.
+PROBABILITIES: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "softmax": jax.nn.softmax,
+    "sigmoid": jax.nn.sigmoid,
+    "binary": jax.nn.sigmoid,
+}
 
 Path = str | os.PathLike[str]
+Picture = (
+    Path | bytes | Image.Image | np.ndarray
+)  # A file, its content, or uint8 [H, W, C], [H, W].
 
 logger = logging.getLogger("vit_jax")
 
@@ -69,7 +87,7 @@ class RankedClass(NamedTuple):
 class Prediction:
     """A picture's classes, the most probable first; none, but an error, if it cannot be read."""
 
-    path: str
+    path: str  # "[3]" of what has none, the fourth of all
     classes: tuple[RankedClass, ...]
     error: str = ""
 
@@ -85,56 +103,76 @@ class Loaded(NamedTuple):
 # ------------------------------------------------------------------------------------ in Python
 
 
-def load_images(model: nnx.Module, paths: Iterable[Path]) -> jax.Array:
-    """Picture files of any size and format as `model` expects them.
+def load_images(model: nnx.Module, pictures: Picture | Iterable[Picture]) -> jax.Array:
+    """Pictures of any size and format as `model` expects them.
 
     Args:
       model: from `load_model` or `create_model`.
-      paths: of the files.
+      pictures: one or several: paths, contents of files, Pillow images, arrays uint8 [H, W, C].
 
     Returns:
       [B, H, W, C] float32, resized and normalised as `model.preprocessing` says.
 
     Raises:
-      DataError: a file cannot be read; the message names it.
+      DataError: one cannot be read; the message names it.
+      TypeError: one is none of these.
     """
     transform = make_transform(model)
-    pictures = [load(path, transform) for path in paths]
-    for picture in pictures:
+    loaded = [load(numbered, transform) for numbered in enumerate(each(pictures))]
+    for picture in loaded:
         if picture.error:
             raise DataError(f"{picture.path}: {picture.error}.")
-    return normalize(np.stack([picture.image for picture in pictures]), preprocessing_of(model))
+    return normalize(np.stack([picture.image for picture in loaded]), preprocessing_of(model))
 
 
 def predict(
-    model: nnx.Module, paths: Iterable[Path], *, top_k: int = TOP_K, batch_size: int | None = None
+    model: nnx.Module,
+    pictures: Picture | Iterable[Picture],
+    *,
+    top_k: int = TOP_K,
+    threshold: float = 0.0,
+    loss: str | None = None,
+    max_image_gib: float = MAX_IMAGE_GIB,
+    batch_size: int | None = None,
 ) -> Iterator[Prediction]:
-    """Classifies picture files on all devices, in order, reading ahead in threads.
+    """Classifies pictures on all devices, in order, reading ahead in threads.
 
     Args:
       model: from `load_model` or `create_model`; it must have a head.
-      paths: any number, taken as they are needed: only a few batches are held.
+      pictures: one or several: paths, contents of files, Pillow images, arrays uint8 [H, W, C];
+        taken as they are needed: only a few batches are held.
       top_k: how many classes to tell; all of them if the model has fewer.
+      threshold: of these, only classes of at least this probability are told.
+      loss: that the model was trained with; by default what its file says.
+      max_image_gib: of memory for one decoded picture; what is larger is an error. Threads share
+        it: they do not decode more at the same time.
       batch_size: over all devices; by default 32 on each.
 
     Yields:
-      A `Prediction` for each path. Probabilities are the softmax of the logits; of a model trained
-      with the sigmoid loss, only their order means something.
+      A `Prediction` for each picture. Probabilities are the softmax of the logits; of a model trained
+      with a sigmoid loss ("sigmoid", "binary"), each class's own, whatever the others'.
+
+    Raises:
+      ConfigError: at the first `next`: `loss` has no probabilities.
+      TypeError: at `next`: something is no picture.
     """
     classifier, transform, names = (
         make_classifier(model),
-        make_transform(model),
+        make_transform(model, max_image_gib),
         class_names_of(model),
     )
+    probabilities_of = find_probabilities(loss or getattr(model, "loss", DEFAULT_LOSS))
     batch_size = batch_size or BATCH_SIZE * classifier.network.mesh.size
     rows = sharding.batch_sharding(classifier.network.mesh)
 
     @jax.jit
     def rank(params: dict, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        probabilities = jax.nn.softmax(classifier.network(params, images))
+        probabilities = probabilities_of(classifier.network(params, images))
         return jax.lax.top_k(probabilities, min(top_k, len(names)))
 
-    loaded = read_ahead(functools.partial(load, transform=transform), paths, batch_size)
+    numbered = enumerate(each(pictures))
+    one = functools.partial(load, transform=transform, budget=Budget(int(max_image_gib * 2**30)))
+    loaded = read_ahead(one, numbered, batch_size)
     with contextlib.closing(loaded):
         size, previous = 0, None
         while group := list(itertools.islice(loaded, batch_size)):
@@ -144,13 +182,25 @@ def predict(
                 place[...] = 0 if picture.error else picture.image
             latest = group, rank(classifier.params, jax.device_put(images, rows))
             # Read one batch late, so that the device never waits for the host.
-            yield from name_classes(previous, names)
+            yield from name_classes(previous, names, threshold)
             previous = latest
-        yield from name_classes(previous, names)
+        yield from name_classes(previous, names, threshold)
+
+
+def find_probabilities(loss: str) -> Callable[[jax.Array], jax.Array]:
+    """What makes probabilities of the logits of a model that was trained with `loss`."""
+    if loss not in PROBABILITIES:
+        raise ConfigError(
+            f"The model was trained with the loss {loss!r}; probabilities are known of "
+            f"{', '.join(PROBABILITIES)}: say which with --loss."
+        )
+    return PROBABILITIES[loss]
 
 
 def name_classes(
-    batch: tuple[list[Loaded], tuple[jax.Array, jax.Array]] | None, names: Sequence[str]
+    batch: tuple[list[Loaded], tuple[jax.Array, jax.Array]] | None,
+    names: Sequence[str],
+    threshold: float,
 ) -> Iterator[Prediction]:
     """The predictions of a batch, if there is one: its pictures, and their ranked classes."""
     if batch is None:
@@ -159,19 +209,50 @@ def name_classes(
     for picture, *row in zip(
         pictures, *map(np.ndarray.tolist, jax.device_get(ranked)), strict=False
     ):
-        classes = (RankedClass(k, names[k], p) for p, k in zip(*row, strict=True))
+        if not picture.error and not np.isfinite(row[0]).all():
+            picture = picture._replace(error="the model's output for it is not finite")
+        ranks = zip(*row, strict=True)
+        classes = (RankedClass(k, names[k], p) for p, k in ranks if p >= threshold)
         yield Prediction(picture.path, () if picture.error else tuple(classes), picture.error)
 
 
-def load(path: Path, transform: Transform) -> Loaded:
-    """Reads and transforms one file."""
+def each(pictures: Picture | Iterable[Picture]) -> Iterable[Picture]:
+    """Several pictures, where one may be given."""
+    is_image = isinstance(pictures, np.ndarray | jax.Array) and pictures.ndim < 4
+    return [pictures] if is_image or isinstance(pictures, ONE_PICTURE) else pictures
+
+
+def load(
+    numbered: tuple[int, Picture], transform: Transform, budget: Budget | None = None
+) -> Loaded:
+    """Reads and transforms one picture, given with its number; TypeError if it is none."""
+    number, picture = numbered
+    name = os.fspath(picture) if isinstance(picture, str | os.PathLike) else f"[{number}]"
     try:
-        with open(path, "rb") as file:
-            return Loaded(os.fspath(path), transform(file.read()))
+        content = content_of(picture)
+        room = budget.reserve(size_in_memory(content)) if budget else contextlib.nullcontext()
+        with room:
+            return Loaded(name, transform(content))
     except OSError as error:
-        return Loaded(os.fspath(path), None, error.strerror or str(error))
+        return Loaded(name, None, error.strerror or str(error))
     except (DataError, ValueError) as error:  # ValueError: a path with a null character.
-        return Loaded(os.fspath(path), None, str(error))
+        return Loaded(name, None, str(error))
+
+
+def content_of(picture: Picture) -> bytes | np.ndarray | Image.Image:
+    """What a transform takes."""
+    if isinstance(picture, str | os.PathLike):
+        with open(picture, "rb", opener=storage.open_file) as file:
+            return file.read()
+    if isinstance(picture, np.ndarray | jax.Array):
+        array = np.asarray(picture)
+        return array[..., np.newaxis] if array.ndim == 2 else array
+    if isinstance(picture, ONE_PICTURE):
+        return picture
+    raise TypeError(
+        f"a picture is a path, the bytes of a file, a Pillow image or an array; this is a "
+        f"{type(picture).__name__}"
+    )
 
 
 # -------------------------------------------------------------------------------------- output
@@ -182,8 +263,8 @@ def write_text(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> N
     del top_k
     for prediction in predictions:
         classes = (f"{name} ({probability:.2%})" for _, name, probability in prediction.classes)
-        answer = f"error: {prediction.error}" if prediction.error else ", ".join(classes)
-        print(f"{prediction.path}: {answer}", file=file, flush=True)
+        answer = f"error: {prediction.error}" if prediction.error else ", ".join(classes) or "none"
+        print(printable(f"{prediction.path}: {answer}"), file=file, flush=True)
 
 
 def write_csv(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> None:
@@ -195,7 +276,7 @@ def write_csv(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> No
     for prediction in predictions:
         ranked = ((name, index, f"{p:.6g}") for index, name, p in prediction.classes)
         cells = [prediction.path, prediction.error, *itertools.chain.from_iterable(ranked)]
-        writer.writerow(cells + [""] * (2 + 3 * top_k - len(cells)))
+        writer.writerow(csv_row(cells) + [""] * (2 + 3 * top_k - len(cells)))
         file.flush()
 
 
@@ -208,9 +289,11 @@ def write_jsonl(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> 
             for index, name, p in prediction.classes
         ]
         row = {"path": prediction.path, "error": prediction.error or None, "classes": classes}
-        print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+        print(printable(text), file=file, flush=True)  # It says the same to a JSON reader.
 
 
+ENDINGS = {".txt": "text", ".csv": "csv", ".jsonl": "jsonl"}  # Of files -> their format.
 FORMATS: dict[str, Callable[[TextIO, Iterable[Prediction], int], None]] = {
     "text": write_text,
     "csv": write_csv,
@@ -241,15 +324,44 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, a folder, a glob, or -")
     add_model_flags(parser)
     parser.add_argument("--top_k", type=at_least_one, default=TOP_K, help="classes to tell: 5")
-    parser.add_argument("--format", choices=tuple(FORMATS), help="default: as --output ends")
+    parser.add_argument(
+        "--threshold",
+        type=share,
+        default=0.0,
+        metavar="P",
+        help="of these, only classes at least so probable, such as 0.5",
+    )
+    parser.add_argument(
+        "--loss", choices=tuple(PROBABILITIES), help="it was trained with; default: as MODEL says"
+    )
+    parser.add_argument(
+        "--format", choices=tuple(FORMATS), help="default: as --output ends, else text"
+    )
+    add_image_limit(parser)
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
     parser.add_argument(
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )
     flags = parser.parse_args(arguments)
-    ending = os.path.splitext(flags.output or "")[1].removeprefix(".")
-    flags.format = flags.format or (ending if ending in FORMATS else "text")
+    flags.format = format_of(flags.output or "", flags.format)
     return flags
+
+
+def format_of(path: str, given: str | None) -> str:
+    """The format of the output: the given one, else the one that its name ends in, else text.
+
+    Raises ConfigError where name and format disagree, or the name says nothing known.
+    """
+    ending = os.path.splitext(path)[1].lower()
+    implied = ENDINGS.get(ending) if ending else given or "text"
+    if implied is None and given is None:
+        raise ConfigError(
+            f"--output={path}: the format follows from {', '.join(ENDINGS)}; for another name say "
+            f"which, with --format={'|'.join(FORMATS)}."
+        )
+    if given and implied and given != implied:
+        raise ConfigError(f"--output={path} is a name for --format={implied}, not for {given}.")
+    return given or implied
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -266,7 +378,15 @@ def run(arguments: Sequence[str]) -> int:
             yield prediction
 
     with open_output(flags.output) as file:
-        predictions = predict(model, paths, top_k=top_k, batch_size=flags.batch_size)
+        predictions = predict(
+            model,
+            paths,
+            top_k=top_k,
+            threshold=flags.threshold,
+            loss=flags.loss,
+            max_image_gib=flags.max_image_gib or MAX_IMAGE_GIB,
+            batch_size=flags.batch_size,
+        )
         with contextlib.closing(predictions):
             FORMATS[flags.format](file, counted(predictions), top_k)
     if not count["unreadable"]:

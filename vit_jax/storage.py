@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob as globbing
 import json
+import math
 import os
 import shutil
+import stat
 import threading
 import uuid
 from collections.abc import Iterator
@@ -17,6 +20,7 @@ import fsspec
 from vit_jax.errors import DataError
 
 PROBE_SECONDS = 30.0
+READ_SECONDS = 300.0  # For one file or part of it, from a store.
 
 
 class Entry(NamedTuple):
@@ -48,6 +52,13 @@ def expand_source(source: str) -> str:
     """The same of what follows the kind of a data source, as in `folder:~/photos`."""
     kind, separator, place = source.partition(":")
     return kind + separator + expand(place)
+
+
+def protocol_of(path: str) -> str:
+    """The "gs" of a URL, "" of a local path; of a URL that leads through others, "zip::https"."""
+    if not is_remote(path):
+        return ""
+    return "::".join(part.partition("://")[0].lower() for part in path.split("::"))
 
 
 def join(folder: str, *names: str) -> str:
@@ -178,13 +189,19 @@ def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
         OSError: it cannot be read; remote stores' own errors come as DataError.
     """
     if is_remote(path):
+        filesystem = _filesystem(path)
+        limit = {"timeout": READ_SECONDS} if filesystem.async_impl else {}
         with _named_errors(path):
-            return _filesystem(path).cat_file(path, start=start or None, end=stop)
+            try:
+                return filesystem.cat_file(path, start=start or None, end=stop, **limit)
+            except TimeoutError as error:
+                reason = f"no answer within {READ_SECONDS:.0f} s"
+                raise OSError(errno.ETIMEDOUT, reason, path) from error
     if stop is None:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_file) as file:
             file.seek(start)
             return file.read()
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    descriptor = open_file(path)
     try:
         parts = []
         while start < stop and (part := os.pread(descriptor, stop - start, start)):
@@ -193,6 +210,17 @@ def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         os.close(descriptor)
+
+
+def open_file(path: str, flags: int = os.O_RDONLY) -> int:
+    """Opens a file, not what may never answer or end; raises OSError."""
+    # Without waiting for whoever writes to a pipe.
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # Of a folder, reading says what is wrong.
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", path)
 
 
 def write(path: str | os.PathLike[str], content: bytes) -> None:
@@ -213,7 +241,16 @@ def write(path: str | os.PathLike[str], content: bytes) -> None:
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """Writes JSON as `write` does."""
-    write(path, f"{json.dumps(content, indent=2, sort_keys=True)}\n".encode())
+    write(path, f"{json.dumps(without_nan(content), indent=2, sort_keys=True)}\n".encode())
+
+
+def without_nan(value: Any) -> Any:
+    """The same for JSON, which knows neither NaN nor infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextlib.contextmanager

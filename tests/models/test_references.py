@@ -34,14 +34,18 @@ def mlp(x, parameters):
     return dense(gelu(dense(x, parameters["dense1"])), parameters["dense2"])
 
 
-def attention(x, parameters):
-    """Of one sequence [S, D], head by head: the values and the weights [heads, S, S]."""
+def attention(x, parameters, memory=None):
+    """From a sequence [S, D] to itself or another, head by head: the values and the weights."""
+    memory = x if memory is None else memory
     heads, weights = [], []
     for head in range(2):
         query, key, value = (
-            x @ parameters[name]["kernel"][:, head] + parameters[name]["bias"][head]
-            for name in ("query", "key", "value")
+            source @ parameters[name]["kernel"][:, head] + parameters[name]["bias"][head]
+            for name, source in (("query", x), ("key", memory), ("value", memory))
         )
+        if "query_norm" in parameters:
+            query = layer_norm(query, parameters["query_norm"])
+            key = layer_norm(key, parameters["key_norm"])
         logits = query @ key.T
         if "relative_positions" in parameters:
             table, length = parameters["relative_positions"], len(x)
@@ -54,8 +58,10 @@ def attention(x, parameters):
 
 
 def vit_block(x, parameters):
-    x = x + attention(layer_norm(x, parameters["norm1"]), parameters["attention"])[0]
-    return x + mlp(layer_norm(x, parameters["norm2"]), parameters["mlp"])
+    y, _ = attention(layer_norm(x, parameters["norm1"]), parameters["attention"])
+    x = x + parameters.get("layer_scale1", 1) * y
+    y = mlp(layer_norm(x, parameters["norm2"]), parameters["mlp"])
+    return x + parameters.get("layer_scale2", 1) * y
 
 
 def mixer_block(x, parameters):
@@ -101,7 +107,9 @@ def test_a_block_equals_the_reference(name, options, block):
 
 
 def test_weights_of_relative_attention_equal_the_reference():
-    model = filled_model("ViT-B/16", **VIT, positions="relative", pooling="average")
+    """With LayerScale, and norms on queries and keys."""
+    options = {"positions": "relative", "layer_scale": 0.1, "query_key_norm": True}
+    model = filled_model("ViT-B/16", **VIT, **options, pooling="average")
     images = random_images(model.options)
     values = intermediates(model, images, "patch_embeddings", "attention_weights", "block_outputs")
     parameters = parameters_of(model.blocks, layer=0)
@@ -112,6 +120,35 @@ def test_weights_of_relative_attention_equal_the_reference():
         np.testing.assert_allclose(
             values["block_outputs"][0][image], vit_block(patches, parameters), atol=1e-5
         )
+
+
+def test_class_token_registers_and_patches_come_in_this_order():
+    """With a position each; the class token's features are the model's."""
+    model = filled_model("ViT-B/16", **VIT, num_registers=2, representation_size=8)
+    values = intermediates(
+        model, random_images(model.options), "patch_embeddings", "block_outputs", "pre_logits"
+    )
+    parameters = parameters_of(model)
+    block = parameters_of(model.blocks, layer=0)
+    for image, patches in enumerate(np.float64(values["patch_embeddings"])):
+        prefix = [parameters["class_token"][0], parameters["registers"][0]]
+        tokens = np.concatenate([*prefix, patches]) + parameters["position_embedding"][0]
+        expected = vit_block(tokens, block)
+        np.testing.assert_allclose(values["block_outputs"][0][image], expected, atol=1e-5)
+        features = dense(layer_norm(expected[0], parameters["norm"]), parameters["pre_logits"])
+        np.testing.assert_allclose(values["pre_logits"][image], np.tanh(features), atol=1e-5)
+
+
+def test_attention_pooling_sees_the_patches_and_no_prefix():
+    model = filled_model("ViT-B/16", **VIT, pooling="attention", class_token=True, num_registers=2)
+    values = intermediates(model, random_images(model.options), "block_outputs", "pre_logits")
+    parameters = parameters_of(model)
+    pooling = parameters["attention_pooling"]
+    for tokens, found in zip(values["block_outputs"][0], values["pre_logits"], strict=True):
+        patches = layer_norm(np.float64(tokens), parameters["norm"])[3:]
+        x, _ = attention(pooling["probe"][0], pooling["attention"], memory=patches)
+        expected = x + mlp(layer_norm(x, pooling["norm"]), pooling["mlp"])
+        np.testing.assert_allclose(found, expected[0], atol=1e-5)
 
 
 def group_norm(x, parameters):
@@ -158,3 +195,44 @@ def test_relative_attention_of_an_axial_resnet_equals_the_reference():
         expected = relative_attention(np.float64(x[image]), parameters_of(module), heads=2)
         np.testing.assert_allclose(outputs[image], expected[0], atol=1e-4)
         np.testing.assert_allclose(weights[image], expected[1], atol=1e-5)
+
+
+def standardized_product(x, parameters, stride=1):
+    """A 1x1 convolution of a map [H, W, C], its kernel standardised over what it sums."""
+    kernel = parameters["kernel"][0, 0]
+    kernel = (kernel - kernel.mean(0)) / (kernel.std(0) + 1e-5)
+    return x[::stride, ::stride] @ kernel
+
+
+def norm_of_map(x, parameters):
+    return group_norm(x.reshape(-1, x.shape[-1]), parameters).reshape(x.shape)
+
+
+def mean_of_windows(x):
+    """Of 2x2 places, and of fewer at the border."""
+    rows, columns = range(0, len(x), 2), range(0, x.shape[1], 2)
+    return np.array([[x[i : i + 2, j : j + 2].mean((0, 1)) for j in columns] for i in rows])
+
+
+def test_a_strided_unit_of_an_axial_resnet_equals_the_reference():
+    """Along the columns, then along the rows, on a map of 5 x 3."""
+    options = {"image_size": (20, 12), "stage_depths": (1, 1), "num_classes": 3, "num_heads": 2}
+    model = filled_model("AxialResNet50", **options, width_factor=0.5)
+    module = model.trunk.stage2["unit01"]
+    x = np.random.default_rng(0).normal(size=(2, 5, 3, 128)).astype(np.float32)
+    outputs, (row_weights, column_weights) = nnx.jit(lambda module, x: module(x))(module, x)
+    assert row_weights.shape == (2, 5, 2, 3, 3)
+    assert column_weights.shape == (2, 3, 2, 5, 5)
+    unit = parameters_of(module)
+    for image in range(2):
+        inputs = np.float64(x[image])
+        y = np.maximum(norm_of_map(standardized_product(inputs, unit["conv1"]), unit["norm1"]), 0)
+        for column in range(3):
+            y[:, column], _ = relative_attention(y[:, column], unit["column_attention"], heads=2)
+        for row in range(5):
+            y[row], weights = relative_attention(y[row], unit["row_attention"], heads=2)
+            np.testing.assert_allclose(row_weights[image, row], weights, atol=1e-4)
+        y = standardized_product(np.maximum(mean_of_windows(y), 0), unit["conv3"])
+        shortcut = standardized_product(inputs, unit["projection"], stride=2)
+        total = norm_of_map(shortcut, unit["norm_projection"]) + norm_of_map(y, unit["norm3"])
+        np.testing.assert_allclose(outputs[image], np.maximum(total, 0), atol=1e-3)

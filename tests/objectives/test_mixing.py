@@ -204,6 +204,11 @@ def test_what_is_drawn_for_mixup_is_independent_from_step_to_step(form):
         assert len(np.unique(partners, axis=0)) == 24
 
 
+def test_runs_of_other_seeds_mix_in_other_proportions():
+    opacities = {float(mix(batch_of(4), seed, **MIXUP)[2]["opacity"][0]) for seed in range(3)}
+    assert len(opacities) == 3
+
+
 def test_the_rectangles_places_and_size_are_independent_from_step_to_step():
     _, box, partners = draws(form="deit", **CUTMIX)
     top, bottom, left, right = box.T

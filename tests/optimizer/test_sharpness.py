@@ -29,7 +29,7 @@ def setup(*, freeze="", step=0, end=None, schedule=lambda step: 1.0, **sharpness
     config.schedule.name, config.schedule.end = "linear", end
     trainable = parameter_groups(config.optimizer, PARAMS).trainable
 
-    def gradient(state, batch, key):
+    def gradient(state, frozen, batch, key):
         del batch, key
         part = trainable.select(state.params)
         return jax.value_and_grad(quartic)(part, state.params, trainable)
@@ -37,7 +37,7 @@ def setup(*, freeze="", step=0, end=None, schedule=lambda step: 1.0, **sharpness
     params = jax.tree.map(jnp.float32, PARAMS)
     state = TrainState(jnp.int32(step), params, None, None)
     found = sharpness_aware(gradient, config, schedule, trainable)
-    return jax.jit(found)(state, {}, jax.random.key(0)), found is gradient
+    return jax.jit(found)(state, {}, {}, jax.random.key(0)), found is gradient
 
 
 def flat(tree):
@@ -105,5 +105,5 @@ def test_a_zero_gradient_stays_finite():
     trainable = parameter_groups(config.optimizer, PARAMS).trainable
     state = TrainState(jnp.int32(0), zeros, None, None)
     found = sharpness_aware(lambda *_: (0.0, zeros), config, lambda step: 1e-3, trainable)
-    _, gradients = found(state, {}, jax.random.key(0))
+    _, gradients = found(state, {}, {}, jax.random.key(0))
     np.testing.assert_array_equal(flat(gradients), 0)

@@ -72,21 +72,47 @@ def test_an_interrupted_export_leaves_nothing(tmp_path):
 
 
 def test_places_that_cannot_be_written_are_named(model, tmp_path):
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(WeightsError, match="taken is a folder: name a file"):
-        vit_jax.save_model(model, tmp_path / "taken")
+    (tmp_path / "taken.npz").mkdir()
+    with pytest.raises(WeightsError, match=r"taken\.npz is a folder: name a file"):
+        vit_jax.save_model(model, tmp_path / "taken.npz")
     (tmp_path / "file").write_text("mine")
-    for format in ("npz", "huggingface"):
+    for format, name in (("npz", "out.npz"), ("huggingface", "out")):
         with pytest.raises(WeightsError, match=r"file/out.* cannot be written: "):
-            vit_jax.save_model(model, tmp_path / "file/out", format)
-    os.mkfifo(tmp_path / "pipe")  # as unlike a file as /dev/null
-    with pytest.raises(WeightsError, match="pipe is no regular file: name a file"):
-        vit_jax.save_model(model, tmp_path / "pipe")
-    assert (tmp_path / "pipe").is_fifo()
+            vit_jax.save_model(model, tmp_path / "file" / name, format)
+    os.mkfifo(tmp_path / "pipe.npz")  # as unlike a file as /dev/null
+    with pytest.raises(WeightsError, match=r"pipe\.npz is no regular file: name a file"):
+        vit_jax.save_model(model, tmp_path / "pipe.npz")
+    assert (tmp_path / "pipe.npz").is_fifo()
     (tmp_path / "out.json").mkdir()
     with pytest.raises(WeightsError, match=r"out\.json"):
         vit_jax.save_model(model, tmp_path / "out.npz")
     assert contents(tmp_path) == {"file": b"mine"}
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "x.bin", "x.pth", "x.json", "out", "v1.0"])
+def test_without_a_format_the_name_must_tell_it(model, name, tmp_path):
+    with pytest.raises(WeightsError, match=rf"{name}: the format follows from a name that ends in"):
+        vit_jax.save_model(model, tmp_path / name)
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", ["m.onnx", "x.bin", "x.NPZ", "x.stablehlo", "x.safetensors"])
+def test_a_name_that_contradicts_the_format(model, name, format, tmp_path):
+    fits = {"npz": ".npz", "stablehlo": ".stablehlo", "timm": ".safetensors"}.get(format)
+    if name.lower().endswith(fits or "/"):
+        return
+    with pytest.raises(WeightsError, match=f"{name}: {format} is written to .*: name it so"):
+        vit_jax.save_model(model, tmp_path / name, format)
+    assert contents(tmp_path) == {}
+
+
+def test_the_format_follows_the_name(model, tmp_path):
+    for name in ("a.npz", "B.NPZ", "a.safetensors"):
+        vit_jax.save_model(model, tmp_path / name)
+    np.load(tmp_path / "a.npz").close()
+    assert vit_jax.load_model(tmp_path / "a.safetensors").options.width == model.options.width
+    vit_jax.save_model(model, tmp_path / "v1.0", "vit_jax")  # A dot is no ending.
 
 
 def test_a_link_is_followed(model, tmp_path):

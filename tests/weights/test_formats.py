@@ -2,7 +2,9 @@
 
 import io
 import pickle
+import re
 import shlex
+import sys
 import zipfile
 
 import numpy as np
@@ -11,9 +13,10 @@ import safetensors.numpy
 from PIL import Image
 
 import vit_jax
-from tests.published import GOLDEN, golden, write_npz
+from tests.published import GOLDEN, golden, random_model, write_npz
+from tests.workdirs import write_workdir
 from vit_jax.errors import UserError, WeightsError
-from vit_jax.weights import formats
+from vit_jax.weights import formats, native
 
 
 def picture(kind):
@@ -148,5 +151,47 @@ def test_the_conversion_line_quotes_hostile_names(tmp_path):
     path.write_bytes(pickle.dumps({}))
     with pytest.raises(WeightsError) as error:
         vit_jax.load_model(path)
-    *_, source, target = shlex.split(str(error.value).split("python -c")[1])
+    line = str(error.value).partition("installed: ")[2].removesuffix(".")
+    program, flag, code, source, target = shlex.split(line)
+    assert (program, flag) in ((sys.executable, "-c"), ("python", "-c"))
+    compile(code, "<line>", "exec")
     assert (source, target) == (str(path), f"{path}.safetensors")
+
+
+TENSORS = {  # of each format -> one of its tensors
+    "out.npz": "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel",
+    "out.safetensors": "blocks.0.mlp.fc1.weight",
+    "huggingface/model.safetensors": "vit.encoder.layer.0.intermediate.dense.weight",
+    "vit_jax/params.safetensors": "blocks/mlp/dense1/kernel",
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("value", [np.float32("nan"), np.float32("inf"), np.float64(1e300)])
+def test_values_that_are_not_finite_are_named(name, value, tmp_path):
+    model = random_model("ViT-Ti/16", num_classes=3, width=192, depth=1, image_size=32)
+    path, folder = tmp_path / name, name.rpartition("/")[0]
+    vit_jax.save_model(model, tmp_path / folder if folder else path, folder or None)
+    load = np.load if name.endswith("npz") else safetensors.numpy.load_file
+    tensors = dict(load(path))
+    damaged = tensors[TENSORS[name]].astype(value.dtype)
+    damaged.flat[5] = value
+    tensors[TENSORS[name]] = damaged
+    if name.endswith("npz"):
+        np.savez(path, **tensors)
+    else:
+        metadata = safetensors.safe_open(path, "numpy").metadata()
+        safetensors.numpy.save_file(tensors, path, metadata)
+    tensor = re.escape(TENSORS[name]).replace("0", "({layer}|0)", 1)
+    with pytest.raises(WeightsError, match=f"{tensor} has 1 of .* not finite in float32"):
+        vit_jax.load_model(path if not folder else tmp_path / folder)
+
+
+def test_a_run_that_diverged_is_not_loaded(tmp_path, monkeypatch):
+    write_workdir(tmp_path)
+    damaged = {
+        name: array * np.nan for name, array in native.read_checkpoint(tmp_path, 1, False).items()
+    }
+    monkeypatch.setattr(native, "read_checkpoint", lambda *_: damaged)
+    with pytest.raises(WeightsError, match=r"key/bias has 32 of 32 .* not finite"):
+        vit_jax.load_model(tmp_path)

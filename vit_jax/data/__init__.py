@@ -17,7 +17,7 @@ above it.
         examples          what an example and a source are
       images/             an encoded file -> uint8 pixels
         transforms        what happens to a training and to an evaluation image
-          picture, jpeg   any format
+          picture         any format                    jpeg, png; limits: before decoding
           crops, resizing
           augmentation    with randaugment_tf and pillow_policies
       loading/            examples -> batches

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vit_jax.data.images.transforms import train_transform
+from vit_jax.data.images.transforms import decoding_of, train_transform
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.cache import Cached
 from vit_jax.data.loading.chunks import Loading, Skipping
@@ -84,7 +84,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     names = source.class_names
     check_classes(config, len(names), source.multi_label)
     if data.cache_gib:
-        source = Cached(source, channels, data.cache_gib)
+        source = Cached(source, channels, data.cache_gib, decoding_of(data))
     skipping = None
     if data.on_error == "skip":
         skipping = Skipping.of(source, (*size, channels), len(names))

@@ -26,15 +26,17 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.command_line import DONE, SOME_UNREADABLE, Parser, run_command
+from vit_jax.command_line import DONE, SOME_UNREADABLE, Parser, add_image_limit, run_command
 from vit_jax.config import default_config
-from vit_jax.data.images.picture import decode
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
+from vit_jax.data.images.picture import STANDARD, Decoding, decode
 from vit_jax.data.picture_files import read_ahead
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.exclusions import as_line, quoted
 from vit_jax.data.sources.registry import open_source
 from vit_jax.deduplicate.fingerprints import SIZE, fingerprint, nearest, same
 from vit_jax.errors import ConfigError, DataError
+from vit_jax.escaping import printable
 
 DISTANCE = 6  # Of 64 bits; docs/data.md has what it was measured by.
 FARTHEST = 12  # Beyond it, unlike pictures are taken for the same, and the search takes long.
@@ -86,6 +88,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="BITS",
         help=f"of 64, that may differ in images that look the same, 0 to {FARTHEST} (%(default)s)",
     )
+    add_image_limit(parser)
     parser.add_argument("--data_dir", default="", help="where prepared TFDS data lies")
     flags = parser.parse_args(arguments)
     if not 0 <= flags.perceptual_distance <= FARTHEST:
@@ -105,7 +108,8 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse_flags(arguments)
     opened = [open_origin(flags.source, flags.split, flags.data_dir)]
     opened += [open_origin(*split_origin(origin), flags.data_dir) for origin in flags.against]
-    examples, *tests = [read_fingerprints(origin, source) for origin, source in opened]
+    how = Decoding(int((flags.max_image_gib or MAX_IMAGE_GIB) * 2**30))
+    examples, *tests = [read_fingerprints(*origin, how) for origin in opened]
     matches = find_matches(examples, tests, flags.perceptual_distance)
     command = shlex.join(["python", "-m", "vit_jax.deduplicate", *arguments])
     write_list(flags.output, command, examples, matches)
@@ -132,12 +136,12 @@ def open_origin(source: str, split: str, data_dir: str) -> tuple[str, Source]:
     return f"{source}@{split}" if split else source, opened
 
 
-def read_fingerprints(origin: str, source: Source) -> Images:
+def read_fingerprints(origin: str, source: Source, how: Decoding = STANDARD) -> Images:
     """The fingerprints of all images; those that cannot be read are named in the log."""
     fingerprints = np.zeros((len(source), SIZE), np.uint64)
     readable = np.ones(len(source), bool)
     logged = time.monotonic()
-    rows = read_ahead(functools.partial(_fingerprint, source), range(len(source)), AHEAD)
+    rows = read_ahead(functools.partial(_fingerprint, source, how), range(len(source)), AHEAD)
     for index, row in enumerate(rows):
         if isinstance(row, Exception):
             readable[index] = False
@@ -152,9 +156,9 @@ def read_fingerprints(origin: str, source: Source) -> Images:
     return Images(origin, source, np.flatnonzero(readable), fingerprints[readable])
 
 
-def _fingerprint(source: Source, index: int) -> np.ndarray | Exception:
+def _fingerprint(source: Source, how: Decoding, index: int) -> np.ndarray | Exception:
     try:
-        return fingerprint(decode(source[index].image, channels=3))
+        return fingerprint(decode(source[index].image, 3, how))
     except (DataError, OSError) as error:
         return error
 
@@ -176,7 +180,7 @@ def find_matches(examples: Images, tests: Sequence[Images], limit: int) -> dict[
 
 def write_list(path: str, command: str, examples: Images, matches: dict[int, Match]) -> None:
     """Writes the list, whole or not at all; raises ConfigError if it cannot."""
-    lines = ["# " + command.replace("\n", " ") + "\n"]
+    lines = ["# " + printable(command) + "\n"]
     for index, match in sorted(matches.items()):
         how = "same pixels as" if match.bits < 0 else f"{match.bits} of 64 bits from"
         lines.append(as_line(examples.name_of(index), f"{how} {match.name}"))

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from vit_jax.errors import ConfigError
+from vit_jax.escaping import printable
 from vit_jax.models import count_parameters, list_models, model_options
 from vit_jax.models.registry import find_architecture
 
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         names = find_names(flags.pattern)
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return 2
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if flags.csv:

@@ -188,12 +188,23 @@ class ImageClassifier(nnx.Module):
         return {name: outputs[name] for name in names}
 
     def check_images(self, images: jax.Array) -> None:
-        """Raises ConfigError for images of another size than the model's."""
+        """Raises ConfigError for images of another size than the model's, or not normalised."""
         expected = (*self.options.image_size, self.options.channels)
+        if images.shape == expected:
+            raise ConfigError(
+                f"one image of shape {images.shape} given to a model for batches [B, H, W, C]: "
+                "images[None] is a batch of one."
+            )
         if images.shape[1:] != expected:
             raise ConfigError(
                 f"images of shape {images.shape[1:]} given to a model for {expected} "
                 "(height, width, channels): set model.image_size and model.channels to the data's."
+            )
+        if not jnp.issubdtype(images.dtype, jnp.floating):
+            raise ConfigError(
+                f"images are {images.dtype}, expected normalised floats: (pixels / 255 - mean) / "
+                "std with those of model.preprocessing (default 0.5), as "
+                "vit_jax.predict.load_images returns them."
             )
 
 

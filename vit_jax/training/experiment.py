@@ -86,7 +86,13 @@ class Experiment:
         """The content of the run's `model.json`."""
         options = dataclasses.asdict(self.options)
         names = self.dataset.class_names
-        return ModelFile(self.config.model.name, options, self.preprocessing, names)
+        return ModelFile(
+            self.config.model.name,
+            options,
+            self.preprocessing,
+            names,
+            loss=self.objective.evaluation_loss,
+        )
 
     @property
     def batch(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -118,7 +124,9 @@ class Experiment:
             network=self.network,
             data=EvaluationData(
                 config=data,
-                transform=eval_transform(self.preprocessing, image_size, channels),
+                transform=eval_transform(
+                    self.preprocessing, image_size, channels, data.max_image_gib
+                ),
                 image_shape=(*image_size, channels),
                 class_names=self.dataset.class_names,
                 num_classes=self.options.num_classes,

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from vit_jax.console import Console, format_line
+from vit_jax.console import Console, format_line, python_command
 from vit_jax.devices import hardware
 from vit_jax.errors import DataError
 from vit_jax.training.clock import Clock, Throughput
@@ -166,10 +166,11 @@ class StepLog:
         if data_wait > SLOW_DATA and not self._advised:
             self._advised = True
             logger.warning(
-                "%.0f %% of the time since the last line went into waiting for data. `python -m "
-                "vit_jax.benchmark input` shows where it goes; more cores, --config.data.num_workers, "
+                "%.0f %% of the time since the last line went into waiting for data. `%s` with this "
+                "run's --config and keys shows where it goes; more cores, --config.data.num_workers, "
                 "--config.data.cache_gib, smaller files or fewer augmentations help.",
                 100 * data_wait,
+                python_command("-m", "vit_jax.benchmark", "input"),
             )
 
     def _remember(self, step: int, metrics: Mapping[str, float]) -> None:

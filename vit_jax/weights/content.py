@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import ConfigError, WeightsError
-from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models import registry
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import architecture
@@ -47,6 +47,7 @@ class Stated:
     preprocessing: Preprocessing | None = None
     class_names: tuple[str, ...] = ()
     name: str = ""  # of the architecture
+    loss: str = DEFAULT_LOSS  # it was trained with
     assumed: tuple[str, ...] = ()  # what had to be assumed to read it
     remarks: tuple[str, ...] = ()  # what this package computes in another way
 
@@ -54,7 +55,11 @@ class Stated:
     def by(cls, model_file: ModelFile) -> "Stated":
         """The statements of a description that this package wrote."""
         return cls(
-            model_file.options, model_file.preprocessing, model_file.class_names, model_file.name
+            options=model_file.options,
+            preprocessing=model_file.preprocessing,
+            class_names=model_file.class_names,
+            name=model_file.name,
+            loss=model_file.loss,
         )
 
 
@@ -84,6 +89,18 @@ class Weights:
             if array.shape != (shape := shapes.get(name, array.shape)):
                 theirs = self.file_names.get(name, name)
                 raise WeightsError(f"{theirs} has shape {array.shape} instead of {shape}.")
+
+    def check_finite(self) -> None:
+        """Raises WeightsError at the first parameter with a value that is none in float32."""
+        for name, array in self.parameters.items():
+            finite = np.isfinite(array)
+            if count := array.size - np.count_nonzero(finite):
+                first = tuple(map(int, np.unravel_index(np.argmin(finite), array.shape)))
+                raise WeightsError(
+                    f"{self.file_names.get(name, name)} has {count:,} of {array.size:,} values that "
+                    f"are not finite in float32 (the first {array[first]} at {list(first)}): the "
+                    "file is damaged, or its training had diverged; take an earlier one."
+                )
 
 
 def make_weights(
@@ -134,6 +151,7 @@ def make_weights(
         options=dataclasses.asdict(complete),
         preprocessing=preprocessing.for_channels(complete.channels),
         class_names=stated.class_names,
+        loss=stated.loss,
     )
     return Weights(
         path=path,

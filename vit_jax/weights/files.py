@@ -20,7 +20,7 @@ def text(content: str) -> Writer:
 
 def json_text(content: Mapping[str, Any]) -> Writer:
     """The writer of a JSON object."""
-    return text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    return text(json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
 def write_files(files: Files) -> None:
@@ -31,10 +31,10 @@ def write_files(files: Files) -> None:
     """
     with contextlib.ExitStack() as complete:
         for path, write in files.items():
+            complete.enter_context(_named_errors(path))
             if path.exists() and not path.is_file():
                 kind = "a folder" if path.is_dir() else "no regular file"
                 raise WeightsError(f"{path} is {kind}: name a file.")
-            complete.enter_context(_named_errors(path))
             write(pathlib.Path(complete.enter_context(storage.replacing(path))))
 
 

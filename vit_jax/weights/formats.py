@@ -1,12 +1,12 @@
 """Which format a weight file has: told by its content, never by its name."""
 
 import os
-import shlex
 import zipfile
 from collections.abc import Callable
 
 from etils import epath
 
+from vit_jax.console import python_command
 from vit_jax.errors import CheckpointError, UserError, WeightsError
 from vit_jax.model_file import FILE_NAME
 from vit_jax.weights import huggingface, native, npz, tensor_file, timm
@@ -19,18 +19,20 @@ BUCKETS = ("gs://", "s3://")
 MOST_TENSORS = 50_000  # A training state of the largest model has a tenth of it.
 NEWEST_PICKLE = b"\x05"  # the second byte, a pickle's protocol
 PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt")
-PICKLE = (
-    "it holds Python's pickle, which can run any program when it is read. Convert it where it came "
-    'from: python -c "import sys, torch, safetensors.torch as s; '
-    "d = torch.load(sys.argv[1], weights_only=True); d = d.get('state_dict', d.get('model', d)); "
-    's.save_file({{k: v.contiguous() for k, v in d.items()}}, sys.argv[2])" {source} {target}'
+CONVERT = (
+    "import sys, torch, safetensors.torch as s; d = torch.load(sys.argv[1], weights_only=True); "
+    'd = d.get("state_dict", d.get("model", d)); '
+    "s.save_file({k: v.contiguous() for k, v in d.items()}, sys.argv[2])"
 )
 
 
 def pickle_message(path: str) -> str:
     """Why a pickle is refused, and the line to convert it with, safe to paste into a shell."""
-    source, target = shlex.quote(path), shlex.quote(f"{path}.safetensors")
-    return PICKLE.format(source=source, target=target)
+    command = python_command("-c", CONVERT, path, f"{path}.safetensors")
+    return (
+        "it holds Python's pickle, which can run any program when it is read. Convert it, with torch "
+        f"installed: {command}"
+    )
 
 
 # The first bytes of files that are often taken for weights.
@@ -71,7 +73,7 @@ def read_weights(
       average: of a workdir: so many of the last checkpoints are averaged; None: one is taken.
 
     Raises:
-      WeightsError: it is none of these, damaged, or does not say enough.
+      WeightsError: it is none of these, damaged, not finite, or does not say enough.
       CheckpointError: a workdir has no such checkpoint.
     """
     path, is_run = os.fspath(path), is_workdir(path)
@@ -84,6 +86,7 @@ def read_weights(
             file = find_file(path)
             weights = find_reader(file)(file, hints)
         weights.check_shapes()
+        weights.check_finite()
         return weights
     except UserError as error:
         kind = CheckpointError if isinstance(error, CheckpointError) else WeightsError

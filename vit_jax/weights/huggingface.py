@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.errors import ConfigError
-from vit_jax.model_file import ModelFile, as_tuple
+from vit_jax.model_file import DEFAULT_LOSS, ModelFile, as_tuple
 from vit_jax.models.base import as_pair
 from vit_jax.models.layers import LAYER_NORM_EPSILON
 from vit_jax.models.vit import CLASS_TOKEN_POOLING
@@ -42,6 +42,8 @@ ACTIVATIONS = {
 }
 DEFAULT_HEADS, DEFAULT_EPSILON = 12, 1e-12  # the library's, for a config.json without them
 DEFAULT_SIZE = (224, 224)
+SEVERAL_LABELS = "multi_label_classification"
+LOSSES = {SEVERAL_LABELS: "sigmoid"}  # config.json's problem_type -> ours
 KNOWN = {  # keys of config.json -> the values that this package can compute with
     "model_type": ("vit",),
     "hidden_act": tuple(ACTIVATIONS),
@@ -170,7 +172,8 @@ def stated_by_config(config: Mapping[str, Any]) -> Stated:
     names = metadata.ordered_names(config.get("id2label") or ())
     if all(name == f"LABEL_{index}" for index, name in enumerate(names)):  # the library's default
         names = ()
-    return Stated(options, class_names=names, remarks=remarks)
+    loss = LOSSES.get(config.get("problem_type"), DEFAULT_LOSS)
+    return Stated(options, class_names=names, remarks=remarks, loss=loss)
 
 
 def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
@@ -202,6 +205,7 @@ def config_of(options: Any, model_file: ModelFile) -> dict[str, Any]:
         "qkv_bias": True,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
+        **({} if model_file.loss == DEFAULT_LOSS else {"problem_type": SEVERAL_LABELS}),
         "id2label": {str(index): name for index, name in enumerate(names)},
         "label2id": {name: index for index, name in enumerate(names)},
     }

@@ -12,7 +12,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import ModelFile
+from vit_jax.model_file import DEFAULT_LOSS, ModelFile
 from vit_jax.models import registry
 from vit_jax.parameters import OBJECTIVE
 from vit_jax.weights import architecture
@@ -49,8 +49,9 @@ def load_model(
         `num_classes`; and those that the file does not tell, such as `num_heads` or `gelu`.
 
     Returns:
-      The module, as `create_model` returns it, with two attributes more: `preprocessing`
-      (`vit_jax.model_file.Preprocessing`) and `class_names` (a tuple, empty if unknown).
+      The module, as `create_model` returns it, with three attributes more: `preprocessing`
+      (`vit_jax.model_file.Preprocessing`), `class_names` (a tuple, empty if unknown) and `loss`
+      (that it was trained with, "softmax" if unknown).
 
     Raises:
       WeightsError: the file cannot be read, is of another architecture, or does not say enough.
@@ -77,6 +78,7 @@ def build_model(
     model = nnx.merge(graphdef, unflatten_dict(jax.tree.map(jnp.asarray, parameters), sep="/"))
     described = describe(weights, complete)
     model.preprocessing, model.class_names = described.preprocessing, described.class_names
+    model.loss = described.loss
     return model
 
 
@@ -191,4 +193,5 @@ def describe(weights: Weights, options: Any) -> ModelFile:
         options=dataclasses.asdict(options),
         preprocessing=preprocessing,
         class_names=file.class_names if same_classes else (),
+        loss=file.loss if same_classes else DEFAULT_LOSS,
     )

@@ -31,7 +31,8 @@ def to_float32(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "V" and array.dtype.itemsize == 2:
         array = array.view(ml_dtypes.bfloat16)
     is_float = np.issubdtype(array.dtype, np.floating) or array.dtype == ml_dtypes.bfloat16
-    return array.astype(np.float32) if is_float else array
+    with np.errstate(over="ignore"):  # What is too large is found later, and named.
+        return array.astype(np.float32) if is_float else array
 
 
 @dataclasses.dataclass(frozen=True)

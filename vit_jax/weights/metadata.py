@@ -26,7 +26,7 @@ OWNERS = ("checkpoints", "params.safetensors")  # A `model.json` beside these is
 
 def write_entry(model_file: ModelFile) -> str:
     """The description of a model in one line."""
-    return json.dumps(to_json(model_file), sort_keys=True)
+    return json.dumps(to_json(model_file), sort_keys=True, allow_nan=False)
 
 
 def read_entry(text: str | bytes, place: str) -> ModelFile:

@@ -10,7 +10,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, SINCOS_2D, STEM, TABLES
@@ -19,6 +19,7 @@ from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
 from vit_jax.weights import huggingface, native, npz, program, timm
 from vit_jax.weights.architecture import POSITION_EMBEDDING, family_name
 from vit_jax.weights.files import Files, write_files
+from vit_jax.weights.formats import PICKLE_SUFFIXES
 from vit_jax.weights.mapping import Tensors
 
 
@@ -27,6 +28,8 @@ class Format:
     """A format that models are written in, and what it can express."""
 
     files: Callable[[str, Tensors, Any, ModelFile], Files]  # path, parameters, options, description
+    ending: str = ""  # of its file's name
+    is_folder: bool = False  # whether it is, or may be, a folder
     models: tuple[type, ...] | None = None  # option classes; None: all
     values: Mapping[str, tuple] = dataclasses.field(
         default_factory=dict
@@ -36,6 +39,7 @@ class Format:
 FORMATS = {
     "npz": Format(
         npz.files,
+        ending=".npz",
         models=(ViTOptions, HybridOptions, ResNetOptions, MixerOptions),
         values={
             "num_registers": (0,),
@@ -47,6 +51,8 @@ FORMATS = {
     ),
     "timm": Format(
         timm.files,
+        ending=".safetensors",
+        is_folder=True,
         models=(ViTOptions, HybridOptions),
         values={
             "representation_size": (0,),
@@ -56,6 +62,7 @@ FORMATS = {
     ),
     "huggingface": Format(
         huggingface.files,
+        is_folder=True,
         models=(ViTOptions,),
         values={
             "pooling": (CLASS_TOKEN_POOLING,),
@@ -69,16 +76,23 @@ FORMATS = {
             "prefix_positions": (True,),
         },
     ),
-    "vit_jax": Format(native.files),
-    "stablehlo": Format(program.files),
+    "vit_jax": Format(native.files, is_folder=True),
+    "stablehlo": Format(program.files, ending=".stablehlo"),
 }
+BY_ENDING = {format.ending: name for name, format in FORMATS.items() if format.ending}
+# Of single files: no name for a folder.
+FILE_ENDINGS = (
+    *BY_ENDING,
+    *PICKLE_SUFFIXES,
+    *(".onnx", ".pb", ".tflite", ".h5", ".keras", ".msgpack", ".gguf", ".json", ".zip", ".tar"),
+)
 TRUNK_ADVICE = " Without it and the head, as features, it can be: trunk_only=True."
 
 
 def save_model(
     model: nnx.Module,
     path: str | os.PathLike[str],
-    format: str = "npz",
+    format: str | None = None,
     *,
     trunk_only: bool = False,
     preprocessing: Preprocessing | None = None,
@@ -89,7 +103,7 @@ def save_model(
     Args:
       model: made by `create_model` or `load_model`.
       path: of the file or folder to write.
-      format: "npz" (the published files' names, with a sidecar `.json`), "timm" (a `.safetensors`
+      format: by default what `path` ends in. "npz" (the published files' names, with a sidecar `.json`), "timm" (a `.safetensors`
         file if `path` ends so, else a folder), "huggingface" (a folder), "vit_jax" (a folder with
         `model.json`), "stablehlo" (a program that needs only JAX).
       trunk_only: leave out the head, and the representation layer before it.
@@ -98,18 +112,11 @@ def save_model(
       class_names: the classes in order; by default the model's own, if it was loaded, else none.
 
     Raises:
-      WeightsError: the format cannot express the model.
+      WeightsError: the format cannot express the model, or `path` is no name for it.
     """
-    if format not in FORMATS:
-        raise WeightsError(f"format={format!r}: must be one of {', '.join(FORMATS)}.")
-    target = FORMATS[format]
     path = os.fspath(path)
-    if "://" in path:
-        raise WeightsError(f"{path}: an export is written to this machine; copy it there after.")
-    if os.path.exists(os.path.join(path, "checkpoints")):
-        raise WeightsError(
-            f"{path} is a run's workdir, which an export would damage: name another."
-        )
+    format = format_of(path, format)
+    target = FORMATS[format]
     flat = flatten_dict(nnx.to_pure_dict(nnx.split(model)[1]), sep="/")
     parameters = {name: np.asarray(array) for name, array in flat.items()}
     options = model.options
@@ -132,8 +139,37 @@ def save_model(
         options=dataclasses.asdict(options),
         preprocessing=preprocessing,
         class_names=tuple(class_names),
+        loss=DEFAULT_LOSS if trunk_only else getattr(model, "loss", DEFAULT_LOSS),
     )
     write_files(target.files(path, parameters, options, description))
+
+
+def format_of(path: str, format: str | None) -> str:
+    """The format to write: the given one, else the one that the name of `path` ends in.
+
+    Raises WeightsError where the two disagree, for who reads a file goes by its name; and where
+    nothing may be written.
+    """
+    if "://" in path:
+        raise WeightsError(f"{path}: an export is written to this machine; copy it there after.")
+    if os.path.exists(os.path.join(path, "checkpoints")):
+        raise WeightsError(
+            f"{path} is a run's workdir, which an export would damage: name another."
+        )
+    if format is not None and format not in FORMATS:
+        raise WeightsError(f"format={format!r}: must be one of {', '.join(FORMATS)}.")
+    ending = os.path.splitext(path)[1].lower()
+    found = format or BY_ENDING.get(ending)
+    if found is None:
+        raise WeightsError(
+            f"{path}: the format follows from a name that ends in {', '.join(BY_ENDING)}; for a "
+            f"folder say which: one of {', '.join(n for n, f in FORMATS.items() if f.is_folder)}."
+        )
+    target = FORMATS[found]
+    if ending == target.ending != "" or (target.is_folder and ending not in FILE_ENDINGS):
+        return found
+    kinds = [f"a file NAME{target.ending}"] * bool(target.ending) + ["a folder"] * target.is_folder
+    raise WeightsError(f"{path}: {found} is written to {' or '.join(kinds)}: name it so.")
 
 
 def without_head(parameters: Tensors, options: Any) -> tuple[dict[str, np.ndarray], Any]:

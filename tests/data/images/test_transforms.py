@@ -18,7 +18,7 @@ from vit_jax.data.images.transforms import (
     preprocessing_of,
     train_transform,
 )
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, DataError
 
 
 def test_other_channel_counts_are_refused(data):
@@ -36,6 +36,16 @@ def test_a_hundred_megapixels(data):
 
 def pillow(image, size, resample, box=None):
     return np.asarray(Image.fromarray(image).resize(size[::-1], resample, box=box))
+
+
+def test_how_large_an_image_may_be(data):
+    data.max_image_gib = 1e-6
+    train = train_transform(data, (8, 8), 3)
+    evaluate = eval_transform(preprocessing_of(data), (8, 8), 3, data.max_image_gib)
+    with pytest.raises(DataError, match="raise max_image_gib=1e-06"):
+        train(encode(smooth_image(20, 20)), np.random.default_rng(0))
+    with pytest.raises(DataError, match="raise max_image_gib=1e-06"):
+        evaluate(encode(smooth_image(20, 20), "JPEG"))
 
 
 @pytest.mark.parametrize("encoded", [False, True])
@@ -146,8 +156,11 @@ def test_channels(data):
 
 def test_transforms_are_picklable(data):
     image = random_image()
-    for build, arguments in ((train_transform, (np.random.default_rng(0),)), (eval_transform, ())):
-        transform = pickle.loads(pickle.dumps(build(data, (8, 8), 3)))
+    for build, how, arguments in (
+        (train_transform, data, (np.random.default_rng(0),)),
+        (eval_transform, preprocessing_of(data), ()),
+    ):
+        transform = pickle.loads(pickle.dumps(build(how, (8, 8), 3)))
         assert transform(image, *arguments).shape == (8, 8, 3)
 
 

@@ -222,9 +222,7 @@ def test_a_process_hands_its_devices_their_rows_of_the_global_batch(axes, proces
         return shape, [(np.arange(shape[0])[index[0]], callback(index)) for index in indices]
 
     monkeypatch.setattr(jax, "make_array_from_callback", shards_of)
-    (batch,) = batches(
-        Numbered(32), identity, batch_size=16, sharding=sharding, seed=None, start=1, stop=2
-    )
+    (batch,) = batches(loading(Numbered(32), identity, 16, seed=None), sharding, 1, 2)
     count = 4 if "tensor" in axes else 2
     for shape, shards in batch.values():
         assert shape[0] == 16, "the global batch's"

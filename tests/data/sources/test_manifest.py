@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 import pickle
 import uuid
 
@@ -92,8 +93,42 @@ def test_absolute_paths_and_urls(write, data, tmp_path):
     filesystem.pipe_file(path, b"remote")
     (tmp_path / "elsewhere.jpg").write_bytes(b"local")
     write(f"path,label\n{url},a\n{tmp_path / 'elsewhere.jpg'},b\n")
+    with pytest.raises(
+        DataError, match=r"list\.csv:2: a URL of 'memory'.*gs, s3, https.*protocols"
+    ):
+        open_split(data)
+    data.protocols = ("memory",)
     source = open_split(data)
     assert {source[index].image for index in range(2)} == {b"remote", b"local"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ftp://internal/1.jpg", "HTTP://169.254.169.254/x.jpg", "file:///etc/passwd"),
+        *("https://a.org/1.jpg::ftp://internal", "zip://1.jpg::https://a.org/x.zip"),
+        *("simplecache::ssh://host/1.jpg", "https://[::1]/1.jpg"),
+    ],
+)
+def test_a_manifest_leads_nowhere_else(write, data, url):
+    write(lines({"path": "1.jpg", "label": "a"}, {"path": url, "label": "b"}), "list.jsonl")
+    with pytest.raises(DataError, match=r"list\.jsonl:2: a URL of "):
+        open_split(data)
+
+
+def test_the_usual_stores_are_allowed(write, data):
+    urls = [f"{protocol}://bucket/1.jpg" for protocol in ("gs", "s3", "https", "HTTPS")]
+    write(lines(*({"path": url, "label": str(i)} for i, url in enumerate(urls))), "list.jsonl")
+    assert len(open_split(data)) == 4
+
+
+def test_pipes_and_devices_are_no_images(write, data, tmp_path):
+    os.mkfifo(tmp_path / "1.jpg")
+    write("path,label\n1.jpg,a\n/dev/zero,b\n")
+    source = open_split(data)
+    for index in range(2):
+        with pytest.raises(DataError, match=r"(1\.jpg|/dev/zero) cannot be read \(it is a pipe"):
+            source[index]
 
 
 def test_a_remote_manifest(data):

@@ -111,8 +111,8 @@ class Jpeg:
 def open_jpeg(content: bytes, channels: int) -> Jpeg | None:
     """Reads the header of a JPEG file; None if it is none, or of a kind that is left to Pillow.
 
-    Left to Pillow are CMYK, arithmetic and lossless coding, 12 bits, colour wanted as grey, sizes
-    that call for a warning, and headers that are damaged.
+    Left to Pillow are CMYK, arithmetic and lossless coding, 12 bits, colour wanted as grey, and
+    headers that are damaged.
     """
     if not content.startswith(_START):
         return None
@@ -132,7 +132,7 @@ def open_jpeg(content: bytes, channels: int) -> Jpeg | None:
         return None
     if precision != 8 or components not in (1, channels) or components not in (1, 3):
         return None
-    if not 0 < height * width <= Image.MAX_IMAGE_PIXELS:
+    if not height * width:
         return None
     # A file without its end may be truncated: that shows only if all of it is decoded.
     stops = _FRAMES[marker] and content.endswith(_END)

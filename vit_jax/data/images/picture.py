@@ -2,24 +2,76 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
 import io
+import logging
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from vit_jax.data.images import png
 from vit_jax.data.images.jpeg import Jpeg, open_jpeg, read_orientation, upright
+from vit_jax.data.images.limits import MAX_IMAGE_GIB, check_size, decoded_bytes
 from vit_jax.errors import ConfigError, DataError
 
-# A photograph of 100 megapixels is data, not an attack; past twice this, 1 gigapixel, it is refused.
-Image.MAX_IMAGE_PIXELS = 1 << 29
+logger = logging.getLogger(__name__)
+
+Image.MAX_IMAGE_PIXELS = None  # `check_size` is asked instead.
+
+Image.init()
+# Of Pillow's formats those that hold pixels, and nothing that it hands on to other programs.
+_PIXEL_FORMATS = (
+    *("AVIF", "BMP", "DDS", "DIB", "GIF", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "PSD", "QOI"),
+    *("SGI", "SUN", "TGA", "TIFF", "WEBP"),
+)
+_FORMATS = tuple(name for name in _PIXEL_FORMATS if name in Image.OPEN)  # Builds may lack some.
+# First bytes, and after how many of them: of formats that are known, whether or not they can be read.
+_SIGNATURES = {
+    (0, b"\xff\xd8\xff"): "JPEG",
+    (0, b"\x89PNG"): "PNG",
+    (0, b"GIF8"): "GIF",
+    (8, b"WEBP"): "WebP",
+    (0, b"II*\0"): "TIFF",
+    (0, b"MM\0*"): "TIFF",
+    (4, b"ftypavi"): "AVIF",
+    (4, b"ftyphe"): "HEIC",
+    (4, b"ftypmif1"): "HEIC",
+    (0, b"\xff\x0a"): "JPEG XL",
+    (0, b"\0\0\0\x0cJXL "): "JPEG XL",
+    (0, b"%!PS"): "PostScript",
+    (0, b"%PDF"): "PDF",
+    (0, b"\0\0\1\0"): "ICO",
+}
+_UNREAD = ("HEIC", "JPEG XL", "PostScript", "PDF", "ICO")
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """How image files are decoded.
+
+    Attributes:
+        max_bytes: that a decoded image may take; see `limits.check_size`.
+        bit_depth: of the values in files with 16 bits of grey: 2**bit_depth - 1 becomes white.
+    """
+
+    max_bytes: int = int(MAX_IMAGE_GIB * 2**30)
+    bit_depth: int = 16
+
+
+STANDARD = Decoding()
 
 # uint8 [H, W, C], a Pillow image of mode "L" or "RGB", or a file that is decoded when needed.
 Picture = np.ndarray | Image.Image | Jpeg
 
 _MODES = {1: "L", 3: "RGB"}
+_FEW_BITS = 14  # Cameras and scanners give 10, 12 or 14 bits in 16.
 
 
-def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
+def decode(image: bytes | np.ndarray, channels: int, how: Decoding = STANDARD) -> np.ndarray:
     """Decodes an image file, whatever its format and its name.
 
     EXIF orientation is applied, transparency laid over white, 16 bits scaled to 8, the first frame
@@ -28,19 +80,20 @@ def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
     Args:
         image: the file's bytes, or an array uint8 [H, W, C].
         channels: 1 or 3.
+        how: limits, and what the file does not say.
 
     Returns:
         uint8 [H, W, channels].
 
     Raises:
-        DataError: the bytes are no image, truncated or corrupt; the message says which.
+        DataError: the bytes are no image, truncated, corrupt or too large; the message says which.
     """
-    return as_array(open_picture(image, channels))
+    return as_array(open_picture(image, channels, how))
 
 
-def decode_for_later(image: bytes, channels: int) -> np.ndarray | Jpeg:
+def decode_for_later(image: bytes, channels: int, how: Decoding = STANDARD) -> np.ndarray | Jpeg:
     """As `decode`, but a JPEG stays one, so that it is resized just as it would be from its file."""
-    picture = open_picture(image, channels)
+    picture = open_picture(image, channels, how)
     if isinstance(picture, Jpeg):
         try:
             return picture.decoded()
@@ -49,7 +102,22 @@ def decode_for_later(image: bytes, channels: int) -> np.ndarray | Jpeg:
     return as_array(picture)
 
 
-def open_picture(image: bytes | np.ndarray | Jpeg, channels: int) -> Picture:
+def size_in_memory(image: bytes | np.ndarray | Image.Image) -> int:
+    """The bytes that decoding takes, by the header; 0 where there is nothing to decode."""
+    if not isinstance(image, bytes):
+        return 0
+    if jpeg := open_jpeg(image, 3):
+        return decoded_bytes(*jpeg.stored_size)
+    try:
+        with _naming_damage(), _identify(image) as file:
+            return decoded_bytes(*file.size)
+    except DataError:  # Decoding will say it.
+        return 0
+
+
+def open_picture(
+    image: bytes | np.ndarray | Image.Image | Jpeg, channels: int, how: Decoding = STANDARD
+) -> Picture:
     """As `decode`, but leaves a JPEG undecoded, and another file a Pillow image, without a copy.
 
     What is wrong with a JPEG shows only when it is decoded, by a function of this module.
@@ -65,7 +133,13 @@ def open_picture(image: bytes | np.ndarray | Jpeg, channels: int) -> Picture:
                 f"[height, width, channels] with {channels} channels"
             )
         return as_pillow(image).convert(mode_of(channels))
-    return open_jpeg(image, channels) or _open_with_pillow(image, channels)
+    if isinstance(image, Image.Image):
+        with _naming_damage():
+            return _upright_in_mode(image, channels, how.bit_depth)
+    if jpeg := open_jpeg(image, channels):
+        check_size("JPEG", *jpeg.stored_size, len(image), how.max_bytes)
+        return jpeg
+    return _open_with_pillow(image, channels, how)
 
 
 def mode_of(channels: int) -> str:
@@ -96,7 +170,8 @@ def as_array(image: Picture) -> np.ndarray:
 def as_pillow(image: Picture) -> Image.Image:
     """The image as a Pillow image of mode "L" or "RGB"."""
     if isinstance(image, Jpeg) and image.pixels is None:
-        return _open_with_pillow(image.content, image.channels)
+        # Its size is checked already.
+        return _open_with_pillow(image.content, image.channels, Decoding(sys.maxsize))
     if isinstance(image, Jpeg):
         image = as_array(image)
     if isinstance(image, Image.Image):
@@ -104,27 +179,91 @@ def as_pillow(image: Picture) -> Image.Image:
     return Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
 
 
-def _open_with_pillow(content: bytes, channels: int) -> Image.Image:
-    """Decodes a file of any format, upright."""
+def _open_with_pillow(content: bytes, channels: int, how: Decoding) -> Image.Image:
+    """Decodes a file of any format, upright; of a PNG that fails, what is left without metadata."""
     try:
-        with Image.open(io.BytesIO(content)) as file:
-            file.load()
-            orientation = read_orientation(file)
-            picture = _to_mode(file, mode_of(channels))
+        return _decode_with_pillow(content, channels, how)
+    except DataError:
+        if (pixels := png.without_metadata(content)) == content:
+            raise
+    return _decode_with_pillow(pixels, channels, how)
+
+
+def _decode_with_pillow(content: bytes, channels: int, how: Decoding) -> Image.Image:
+    with _naming_damage(), _identify(content) as file:
+        width, height = file.size
+        check_size(file.format, height, width, len(content), how.max_bytes)
+        if how.bit_depth < 16 and file.mode.startswith("RGB") and ";16" in str(file.tile):
+            raise ValueError(
+                f"of colours of 16 bits only 8 are read, which are not the {how.bit_depth} of "
+                "bit_depth: convert it to 8 bits"
+            )
+        file.load()
+        # Rows that are not there are black; where the last ones are, they are counted.
+        last = file.crop((0, height - 1, width, height))
+        suspect = file.info.get("interlace") or last.getbbox(alpha_only=False) is None
+        if file.format == "PNG" and suspect and (missing := png.missing_bytes(content)):
+            raise OSError(f"image file is truncated: {missing:,} bytes of its rows are missing")
+        return _upright_in_mode(file, channels, how.bit_depth)
+
+
+def _identify(content: bytes) -> Image.Image:
+    """The file as Pillow opens it; nothing is decoded yet."""
+    try:
+        return Image.open(io.BytesIO(content), formats=_FORMATS)
     except UnidentifiedImageError:  # Its message has an address in memory, but no reason.
-        reason = "its content is of no known format" if content else "it is empty"
-        raise DataError(f"cannot decode the image ({reason})") from None
-    # Pillow's readers meet corrupt bytes with almost any exception, not only OSError.
+        raise DataError(f"cannot decode the image ({_reason(content)})") from None
+
+
+def _reason(content: bytes) -> str:
+    """Why Pillow knows nothing of a file."""
+    if not content:
+        return "it is empty"
+    for (offset, signature), kind in _SIGNATURES.items():
+        if content.startswith(signature, offset):
+            unread = f"it is a {kind} file: convert it to JPEG or PNG"
+            return unread if kind in _UNREAD else f"it is a damaged {kind} file"
+    return "its content is of no known format"
+
+
+@contextlib.contextmanager
+def _naming_damage() -> Iterator[None]:
+    """Pillow's readers meet corrupt bytes with almost any exception: makes each a DataError."""
+    try:
+        yield
+    except (DataError, ConfigError):
+        raise
     except Exception as error:
         raise DataError(f"cannot decode the image ({error})") from error
+
+
+def _upright_in_mode(image: Image.Image, channels: int, bit_depth: int) -> Image.Image:
+    """Decodes an image of any mode, turns it as its EXIF says, and converts it."""
+    image.load()
+    orientation = read_orientation(image)
+    picture = _to_mode(image, mode_of(channels), bit_depth)
     return picture if orientation == 1 else as_pillow(upright(as_array(picture), orientation))
 
 
-def _to_mode(image: Image.Image, mode: str) -> Image.Image:
+@functools.cache  # Once.
+def _warn_of_few_bits(used: int) -> None:
+    logger.warning(
+        "A picture of 16 bits has no value above %s, so it is almost black. If all are so, their "
+        "values have fewer bits: set --config.data.bit_depth, perhaps to %d.",
+        f"{2**used - 1:,}",
+        next(bits for bits in (10, 12, 14) if used <= bits),
+    )
+
+
+def _to_mode(image: Image.Image, mode: str, bit_depth: int) -> Image.Image:
     """Converts any Pillow image to "L" or "RGB"."""
     if image.mode.startswith("I"):  # 16-bit grey. Pillow's own conversion clips at 255.
+        white = 2**bit_depth - 1
         values = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
-        image = Image.fromarray(((values + 128) // 257).astype(np.uint8))
+        if bit_depth == 16 and 0 < (used := int(values.max()).bit_length()) <= _FEW_BITS:
+            _warn_of_few_bits(used)
+        values = (np.minimum(values, white) * 255 + white // 2) // white
+        image = Image.fromarray(values.astype(np.uint8))
     elif image.mode == "F":
         raise ValueError("floating-point pixels have no agreed range")
     elif image.has_transparency_data:

@@ -14,7 +14,8 @@ import numpy as np
 
 from vit_jax.data.images.augmentation import AUGMENTATIONS
 from vit_jax.data.images.crops import CROPS
-from vit_jax.data.images.picture import mode_of, open_picture, size_of
+from vit_jax.data.images.limits import MAX_IMAGE_GIB
+from vit_jax.data.images.picture import Decoding, mode_of, open_picture, size_of
 from vit_jax.data.images.resizing import Resizer, resizer, without_excess
 from vit_jax.errors import ConfigError
 from vit_jax.grammar import Operation, parse
@@ -63,6 +64,7 @@ def train_transform(
     transform = functools.partial(
         _train,
         channels=channels,
+        how=decoding_of(data),
         size=tuple(image_size),
         resize=resizer(data),
         crop=crop,
@@ -79,18 +81,24 @@ def _train(
     rng: np.random.Generator,
     *,
     channels: int,
+    how: Decoding,
     size: tuple[int, int],
     resize: Resizer,
     crop: Operation,
     flip: bool,
     augmentations: tuple[Operation, ...],
 ) -> np.ndarray:
-    array = crop(open_picture(image, channels), rng, size, resize)
+    array = crop(open_picture(image, channels, how), rng, size, resize)
     if flip and rng.random() < 0.5:
         array = array[:, ::-1]
     for augment in augmentations:
         array = augment(array, rng)
     return array
+
+
+def decoding_of(data: ml_collections.ConfigDict) -> Decoding:
+    """How `config.data` decodes image files."""
+    return Decoding(int(data.max_image_gib * 2**30), data.bit_depth)
 
 
 def preprocessing_of(data: ml_collections.ConfigDict) -> Preprocessing:
@@ -102,11 +110,15 @@ def preprocessing_of(data: ml_collections.ConfigDict) -> Preprocessing:
         resize=data.eval_resize,
         interpolation=data.interpolation,
         antialias=data.antialias,
+        bit_depth=data.bit_depth,
     )
 
 
 def eval_transform(
-    preprocessing: Preprocessing, image_size: tuple[int, int], channels: int
+    preprocessing: Preprocessing,
+    image_size: tuple[int, int],
+    channels: int,
+    max_image_gib: float = MAX_IMAGE_GIB,
 ) -> Callable[[bytes | np.ndarray], np.ndarray]:
     """Builds the evaluation transform.
 
@@ -131,6 +143,7 @@ def eval_transform(
     return functools.partial(
         _evaluate,
         channels=channels,
+        how=Decoding(int(max_image_gib * 2**30), preprocessing.bit_depth),
         size=(height, width),
         smaller_side=smaller_side,
         resize=resizer(preprocessing),
@@ -141,11 +154,12 @@ def _evaluate(
     image: bytes | np.ndarray,
     *,
     channels: int,
+    how: Decoding,
     size: tuple[int, int],
     smaller_side: int | None,
     resize: Resizer,
 ) -> np.ndarray:
-    picture = open_picture(image, channels)
+    picture = open_picture(image, channels, how)
     if smaller_side is None:
         return resize(picture, size)
     sides = size_of(picture)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vit_jax.data.images.jpeg import Jpeg
-from vit_jax.data.images.picture import decode_for_later
+from vit_jax.data.images.picture import STANDARD, Decoding, decode_for_later
 from vit_jax.data.sources.examples import Example, Source
 from vit_jax.data.sources.views import View
 from vit_jax.errors import DataError
@@ -21,10 +21,14 @@ class Cached(View):
     Each process has its own; a copy for a worker process begins empty.
     """
 
-    def __init__(self, source: Source, channels: int, limit_gib: float):
-        """Wraps `source`, for images of so many channels, to hold up to `limit_gib` × 2**30 bytes."""
+    def __init__(self, source: Source, channels: int, limit_gib: float, how: Decoding = STANDARD):
+        """Wraps `source`, for images of so many channels, to hold up to `limit_gib` × 2**30 bytes.
+
+        They are decoded as `how` says.
+        """
         super().__init__(source)
-        self._channels, self._limit_gib = channels, limit_gib
+        self._arguments = source, channels, limit_gib, how
+        self._channels, self._how = channels, how
         self._free = int(limit_gib * 2**30)
         self._held: dict[int, Example] = {}
         self._lock = threading.Lock()
@@ -48,7 +52,7 @@ class Cached(View):
         if isinstance(example.image, np.ndarray):
             return example  # It is in memory already.
         try:
-            image = decode_for_later(example.image, self._channels)
+            image = decode_for_later(example.image, self._channels, self._how)
         except DataError as error:
             raise DataError(f"{example.name}: {error}") from error
         example = example._replace(image=image)
@@ -59,5 +63,5 @@ class Cached(View):
                 self._held[index] = example
         return example
 
-    def __reduce__(self) -> tuple[type[Cached], tuple[Source, int, float]]:
-        return Cached, (self.source, self._channels, self._limit_gib)
+    def __reduce__(self) -> tuple[type[Cached], tuple[Source, int, float, Decoding]]:
+        return Cached, self._arguments

@@ -40,6 +40,7 @@ from vit_jax.data.sources.splits import (
 )
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import ConfigError, DataError
+from vit_jax.kinds import shown
 
 _SPLITS = ("train", *EVALUATION_SPLITS)
 _MOST_CLASSES = 1 << 20  # A number beyond it is an identifier rather than a class's number.
@@ -67,6 +68,7 @@ class Table:
     labels: LabelSets  # [N], numbers of `words`
     words: tuple[str, ...]  # the labels as they are written
     single: bool  # whether the column is `label`
+    protocols: dict[str, int]  # of the paths -> the first line with each
 
 
 def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
@@ -77,7 +79,8 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
 
     Raises:
         ConfigError: the file is neither .csv nor .jsonl.
-        DataError: it cannot be read or understood; the message names the line.
+        DataError: it cannot be read or understood, or names a URL of a kind that
+            `data.protocols` lacks; the message names the line.
     """
     key = f"config.data.source=manifest:{location}"
     suffix = os.path.splitext(location)[1].lower()
@@ -87,6 +90,7 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
     if not storage.probe(file, key) or storage.is_folder(file):
         raise DataError(f"{key}: no such file.")
     table = _read_table(file, storage.version_of(file))
+    _check_protocols(table, data.protocols)
     training = _training_images(table, data.held_out_fraction)
     classes, numbers = _classes(table, training, shape.num_classes)
     least = 2 if table.single else 1
@@ -158,6 +162,17 @@ def _check_classes(
         )
 
 
+def _check_protocols(table: Table, allowed: Sequence[str]) -> None:
+    """Raises DataError for a URL of another kind: the manifest may be of somebody else."""
+    for protocol, line in table.protocols.items():
+        if protocol not in ("", *allowed):
+            raise DataError(
+                f"{table.file}:{line}: a URL of {shown(protocol)}: beside local files a manifest may "
+                f"name URLs of {', '.join(allowed) or 'no kind'}. If you trust it, add to "
+                "config.data.protocols."
+            )
+
+
 def _where(table: Table, word: int) -> str:
     """The file and the first line with a word."""
     found = np.flatnonzero(table.labels.classes == word)
@@ -174,6 +189,7 @@ def _read_table(file: str, version: storage.Version) -> Table:
     words: dict[str, int] = {}
     labels, ends, lines = array.array("i"), array.array("q"), array.array("q")
     hashes, splits, single = array.array("d"), array.array("b"), array.array("b")
+    protocols: dict[str, int] = {}
 
     def paths() -> Iterator[str]:
         for row in _read_rows(file):
@@ -183,6 +199,7 @@ def _read_table(file: str, version: storage.Version) -> Table:
             hashes.append(uniform_hash(row.path))
             splits.append(-1 if row.split is None else _SPLITS.index(row.split))
             single.append(row.single)
+            protocols.setdefault(storage.protocol_of(row.path), row.line)
             yield row.path
 
     names = Names.of(paths())
@@ -199,6 +216,7 @@ def _read_table(file: str, version: storage.Version) -> Table:
         sets.take(order),
         tuple(words),
         all(single),
+        protocols,
     )
     _check_unique(table)
     return table

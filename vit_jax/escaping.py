@@ -1,0 +1,36 @@
+"""Text of others, such as names of files and classes, made harmless where it leaves the program.
+
+Escape sequences could move a terminal's cursor or set its title, line breaks forge lines of a log,
+and spreadsheets run cells that begin like formulas.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+# Control characters, line separators, and what turns the direction of text.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_FORMULA = ("=", "+", "-", "@")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with control characters as escapes, as in Python and JSON, but those in `keep`."""
+
+    def escape(match: re.Match[str]) -> str:
+        character = match[0]
+        if character in keep:
+            return character
+        return _SHORT.get(character, f"\\u{ord(character):04x}")
+
+    return _UNPRINTABLE.sub(escape, text)
+
+
+def csv_row(cells: Iterable[Any]) -> list[Any]:
+    """Cells for a CSV file: texts printable, and no formulas: those begin with an apostrophe."""
+    return [_csv_text(cell) if isinstance(cell, str) else cell for cell in cells]
+
+
+def _csv_text(text: str) -> str:
+    shown = printable(text)
+    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
