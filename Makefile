@@ -26,6 +26,7 @@ mutate: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
 
 format: install
 	$(BIN)/ruff check --fix .

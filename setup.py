@@ -45,6 +45,7 @@ setup(
     # The config files travel with the package; a checkout has them beside it.
     packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), "vit_jax.configs"],
     package_dir={"vit_jax.configs": "configs"},
+    package_data={"vit_jax": ["py.typed"]},  # Its annotations are for others' checkers too.
     install_requires=REQUIRED,
     extras_require={
         "cuda12": ["jax[cuda12]"],
@@ -53,6 +54,7 @@ setup(
         "plan": ["jax[tpu]"],  # libtpu, whose compiler needs no TPU.
         "dev": [
             "kubernetes-validate>=1.30",
+            "mypy>=2.4",
             "pre-commit>=4",
             "pytest-xdist>=3.6",
             "pytest>=8",

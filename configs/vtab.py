@@ -41,7 +41,7 @@ class Task(NamedTuple):
     label: str = ""
 
 
-_CLEVR = ("train[63000:63200]", "validation", RESIZE, True)
+_CLEVR = ("train[63000:63200]", "validation")
 _DSPRITES = ("train[589824:590024]", "train[663552:]")
 _SMALLNORB = ("test[:200]", "test[50%:]")
 
@@ -59,24 +59,24 @@ SPECIALIZED = {
     "eurosat": Task("tfds:eurosat:rgb", 10, "train[16200:16400]", "train[21600:]"),
     "resisc45": Task("tfds:resisc45", 45, "train[18900:19100]", "train[25200:]"),
     "retinopathy": Task(
-        *("tfds:diabetic_retinopathy_detection:btgraham-300", 5, "validation[:200]", "test"),
+        "tfds:diabetic_retinopathy_detection:btgraham-300", 5, "validation[:200]", "test"
     ),
 }
 STRUCTURED = {
-    "clevr_count": Task("tfds:clevr", 8, *_CLEVR, "clevr_count"),
-    "clevr_distance": Task("tfds:clevr", 6, *_CLEVR, "clevr_distance"),
-    "dmlab": Task("tfds:dmlab", 6, "validation[:200]", "test", RESIZE),
+    "clevr_count": Task("tfds:clevr", 8, *_CLEVR, crop=RESIZE, label="clevr_count"),
+    "clevr_distance": Task("tfds:clevr", 6, *_CLEVR, crop=RESIZE, label="clevr_distance"),
+    "dmlab": Task("tfds:dmlab", 6, "validation[:200]", "test", crop=RESIZE),
     "dsprites_location": Task(
-        *("tfds:dsprites", 16, *_DSPRITES, RESIZE, False, "dsprites_location")
+        "tfds:dsprites", 16, *_DSPRITES, crop=RESIZE, flip=False, label="dsprites_location"
     ),
     "dsprites_orientation": Task(
-        *("tfds:dsprites", 16, *_DSPRITES, CROP, False, "dsprites_orientation")
+        "tfds:dsprites", 16, *_DSPRITES, flip=False, label="dsprites_orientation"
     ),
     "kitti_distance": Task(
-        *("tfds:kitti", 4, "validation[:200]", "test", RESIZE, True, "kitti_distance")
+        "tfds:kitti", 4, "validation[:200]", "test", crop=RESIZE, label="kitti_distance"
     ),
-    "smallnorb_azimuth": Task(*("tfds:smallnorb", 18, *_SMALLNORB, CROP, False, "label_azimuth")),
-    "smallnorb_elevation": Task(*("tfds:smallnorb", 9, *_SMALLNORB, CROP, True, "label_elevation")),
+    "smallnorb_azimuth": Task("tfds:smallnorb", 18, *_SMALLNORB, flip=False, label="label_azimuth"),
+    "smallnorb_elevation": Task("tfds:smallnorb", 9, *_SMALLNORB, label="label_elevation"),
 }
 TASKS = {**NATURAL, **SPECIALIZED, **STRUCTURED}
 

@@ -69,6 +69,9 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=path_name(path))
 
 
+ITEMS = ("params", "optimizer", "ema")  # Of a run whose objective keeps no state.
+
+
 def everything_in(directory):
     """Names, sizes and times of all files and folders."""
     return {

@@ -20,8 +20,9 @@ from tests.states import (
     make_state,
 )
 from vit_jax import checkpoint
-from vit_jax.checkpoint import Checkpoints, from_nested, to_nested
+from vit_jax.checkpoint import Checkpoints
 from vit_jax.errors import CheckpointError
+from vit_jax.nested import from_nested, to_nested
 from vit_jax.optimizer import OPTIMIZERS
 
 

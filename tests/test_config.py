@@ -6,7 +6,8 @@ import re
 import pytest
 
 import vit_jax.config as config_lib
-from vit_jax.config import default_config, durations, flatten, lookup, model_options, validate
+from vit_jax.config import default_config, flatten, lookup, model_options, validate
+from vit_jax.durations import durations
 from vit_jax.errors import ConfigError
 from vit_jax.models import list_models
 

@@ -9,8 +9,9 @@ from PIL import Image
 
 from configs import bit, digits, fashion_mnist, folder, vit
 from vit_jax import train
-from vit_jax.config import durations, model_options, validate
+from vit_jax.config import model_options, validate
 from vit_jax.data.dataset import open_dataset
+from vit_jax.durations import durations
 from vit_jax.errors import ConfigError
 from vit_jax.models import registry
 from vit_jax.recipes.datasets import PRETRAINING

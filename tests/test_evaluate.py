@@ -114,6 +114,21 @@ def test_top_5_another_size_and_the_other_loss(tmp_path):
     assert result["image_size"] == "32x32"
 
 
+@pytest.mark.parametrize("flags", [(), ("--source=folder:DATA",)])
+def test_a_run_of_an_earlier_version_is_measured_on_what_it_held_out(tmp_path, flags):
+    data = default_config().data
+    data.source = f"folder:{tmp_path}/data"
+    recorded = {key: value for key, value in data.items() if key not in ("holding_out", "fold")}
+    write_workdir(tmp_path / "run")
+    config = {"data": recorded, "objective": {"loss": "softmax"}}
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"config": config}))
+    flags = [flag.replace("DATA", f"{tmp_path}/data") for flag in flags]
+    task = command.plan(str(tmp_path / "run"), command.parse_flags([str(tmp_path / "run"), *flags]))
+    assert task.data.holding_out == "hash"
+    other = command.plan(str(tmp_path / "run"), command.parse_flags(["x", "--source=folder:other"]))
+    assert other.data.holding_out == "stratified"
+
+
 def test_a_run_is_measured_on_its_own_data_and_by_any_checkpoint(images, tmp_path, capsys):
     root, paths, labels = images
     workdir = tmp_path / "run"
@@ -257,6 +272,13 @@ def test_other_sources(tmp_path, source):
     assert result["count"] == {"fake": 64, "digits": 360}[source]
 
 
+def test_keys_of_the_data_are_set_as_in_training(tmp_path):
+    vit_jax.save_model(make_model(10, (), channels=1), tmp_path / "export", "vit_jax")
+    flags = ("--config.data.source=fake", "--config.data.num_eval_examples=40")
+    (result,) = results_of(tmp_path, tmp_path / "export", *flags)
+    assert (result["source"], result["count"]) == ("fake", 40)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -264,12 +286,19 @@ def test_other_sources(tmp_path, source):
         (("MODEL",), "does not name its data: add --source=folder:DIR"),
         (("missing", "DATA"), "'missing': there is no such file or folder"),
         (("", "DATA"), "'': there is no such file or folder"),
-        (("MODEL", "--source=foldr:x"), "--source='foldr:x': unknown kind 'foldr'"),
-        (("MODEL", "--source=folder:missing"), "--source=folder:missing: no such folder"),
+        (("MODEL", "--source=foldr:x"), "config.data.source='foldr:x': unknown kind 'foldr'"),
+        (("MODEL", "--source=folder:missing"), "config.data.source=folder:missing: no such folder"),
         (("MODEL", "DATA", "--split=tset"), "has no split 'tset'"),
         (("MODEL", "DATA", "--split=val[:x]"), "cannot read 'val[:x]'"),
         (("MODEL", "DATA", "--batch_size=0"), "'0' is not a whole number of at least 1"),
         (("MODEL", "DATA", "--loss=mse"), "invalid choice: 'mse'"),
+        (("MODEL", "DATA", "--config.data.held_out_fraction=x"), "held_out_fraction=x: expected a"),
+        (
+            ("MODEL", "DATA", "--config.batch_size=8"),
+            "--config.batch_size=8: of config.data may be set",
+        ),
+        (("MODEL", "DATA", "--config.data.mean=(0.1,)"), "of config.data may be set: source, "),
+        (("MODEL", "DATA", "--config.data.num_threads=-1"), "num_threads=-1: must be a whole"),
         (("MODEL", "DATA", "--josn=x"), "unrecognized arguments: --josn=x"),
         (
             ("MODEL", "DATA", "--json=run/config/x"),

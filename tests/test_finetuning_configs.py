@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from configs import finetune, transfer, vtab
-from vit_jax.config import durations, model_options, validate
+from vit_jax.config import model_options, resolved, validate
 from vit_jax.data.sources.labels import LABELS
+from vit_jax.durations import durations
 from vit_jax.errors import ConfigError
 from vit_jax.recipes.models import ALL
 
@@ -52,7 +53,7 @@ def check_shared(config):
         *("sgd", 0.9, "bfloat16"),
     )
     assert (optimizer.grad_clip_norm, optimizer.weight_decay) == (1.0, 0.0)
-    assert (config.schedule.name, config.objective.loss) == ("cosine", "softmax")
+    assert (config.schedule.name, resolved(config)["objective.loss"]) == ("cosine", "softmax")
     options = model_options(config, config.model.num_classes or 2)
     assert getattr(options, "representation_size", 0) == 0
     assert np.all(options.head_bias == 0)

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from tests.runs import EVERYTHING, LIMIT_SECONDS, connected, read_metrics, start, start_processes
+from tests.states import ITEMS
 from vit_jax import main
-from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints
+from vit_jax.checkpoint import Checkpoints
 
 # Few features, for every process compiles them; `test_resume.py` has all.
 RANDOM = (
@@ -230,7 +231,7 @@ def test_any_process_may_stop_or_die(tmp_path, num_processes):
 def saved_arrays(workdir):
     with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
         step = checkpoints.latest_step
-        return {item: checkpoints.restore_item(step, item) for item in ARRAY_ITEMS}
+        return {item: checkpoints.restore_item(step, item) for item in ITEMS}
 
 
 @pytest.mark.slow

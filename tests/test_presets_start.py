@@ -15,7 +15,8 @@ from ml_collections import ConfigDict
 from tests.preset_texts import PRESETS, load
 from tests.stages import Setup, mesh_of
 from vit_jax import train
-from vit_jax.config import DURATIONS, UNITS, flatten, model_options
+from vit_jax.config import flatten, model_options
+from vit_jax.durations import DURATIONS, UNITS
 from vit_jax.models.registry import find_architecture
 
 ALL = [(name, arguments) for name, every in PRESETS.items() for arguments in dict.fromkeys(every)]

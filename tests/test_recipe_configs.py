@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from configs import augreg, bit, deit, deit3, plain_vit, sam, scaling_vit
-from vit_jax.config import durations, lookup, model_options, validate
+from vit_jax.config import model_options, resolved, validate
 from vit_jax.data.images.transforms import preprocessing_of
+from vit_jax.durations import durations
 from vit_jax.errors import ConfigError
 from vit_jax.models.registry import count_parameters
 from vit_jax.optimizer.schedules import make_schedule
@@ -20,9 +21,10 @@ IMAGENET, NINETY_NINE_PERCENT = 1_281_167, 1_268_355
 
 def check(config, **values):
     validate(config)
+    found = resolved(config)
     for key, value in values.items():
         key = key.replace("__", ".")
-        assert lookup(config, key) == value, key
+        assert found[key] == value, key
 
 
 def steps_of(config):
@@ -54,7 +56,7 @@ def test_augreg_levels(line):
     config = augreg.get_config(f"b16,imagenet21k,{level}")
     expected = "" if layers == "-" else f"randaug_tf({layers}, {magnitude})"
     check(config, data__augmentation=expected, objective__mixing__mixup_alpha=float(mixup))
-    assert config.objective.mixing.form == "big_vision"
+    assert resolved(config)["objective.mixing.form"] == "big_vision"
 
 
 @pytest.mark.parametrize("model", AUGREG_DEFAULTS)

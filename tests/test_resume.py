@@ -11,9 +11,10 @@ import pytest
 
 from tests import tiny
 from tests.runs import EVERYTHING, LIMIT_SECONDS, read_metrics, start_command
+from tests.states import ITEMS
 from vit_jax import train
-from vit_jax.checkpoint import ARRAY_ITEMS, Checkpoints, find_step
-from vit_jax.training.preemption import PreemptedError
+from vit_jax.checkpoint import Checkpoints, find_step
+from vit_jax.errors import PreemptedError
 
 TOTAL_STEPS = 60
 SEQUENCES = [
@@ -63,7 +64,7 @@ def is_past(workdir, step) -> bool:
 def saved_arrays(workdir) -> dict:
     checkpoints = Checkpoints(workdir, read_only=True)
     try:
-        return {item: checkpoints.restore_item(TOTAL_STEPS, item) for item in ARRAY_ITEMS}
+        return {item: checkpoints.restore_item(TOTAL_STEPS, item) for item in ITEMS}
     finally:
         checkpoints.close()
 

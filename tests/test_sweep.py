@@ -7,9 +7,7 @@ import pytest
 from tests import tiny
 from tests.runs import read_metrics
 from vit_jax import sweep, train
-from vit_jax.errors import ConfigError
-from vit_jax.training.preemption import PreemptedError
-from vit_jax.training.step_log import NonFiniteLossError
+from vit_jax.errors import ConfigError, NonFiniteLossError, PreemptedError
 
 
 @pytest.fixture

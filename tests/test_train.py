@@ -16,9 +16,11 @@ from tests.stages import Setup, config_with, mesh_of, run_on
 from tests.workdirs import NAME, PREPROCESSING, TINY, write_workdir
 from vit_jax import train
 from vit_jax.checkpoint import Checkpoints, TrainState, restore_params
-from vit_jax.config import Durations, default_config
+from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.devices import sharding
+from vit_jax.durations import Durations
+from vit_jax.errors import NonFiniteLossError
 from vit_jax.model_file import read_model_file, write_model_file
 from vit_jax.objectives.base import Labels
 from vit_jax.objectives.classification import Classification
@@ -28,7 +30,6 @@ from vit_jax.optimizer.schedules import make_schedule
 from vit_jax.training.experiment import build_schedule, make_experiment
 from vit_jax.training.state import with_weights
 from vit_jax.training.step import make_train_step
-from vit_jax.training.step_log import NonFiniteLossError
 
 MESHES = [
     pytest.param({"data": 8}, marks=pytest.mark.slow),  # The others have a data axis too.

@@ -20,6 +20,8 @@ def test_the_files_of_a_wheel_find_their_configs_in_an_empty_folder(tmp_path):
     shipped = {path.name for path in (site / "vit_jax" / "configs").glob("*.py")}
     assert shipped == {path.name for path in (ROOT / "configs").glob("*.py")}
 
+    assert (site / "vit_jax" / "py.typed").exists()
+
     empty.mkdir()
     command = "-c", "import sys; from vit_jax.main import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.run(

@@ -37,7 +37,7 @@ STAGES = ("read", "decode and crop", "augment", "assemble", "transfer")
 
 @dataclasses.dataclass(frozen=True)
 class InputSpeed:
-    """What was measured; a JSON object with `--json`."""
+    """The measured speeds; a JSON object with `--json`."""
 
     images_per_second: float
     images_per_second_per_core: float

@@ -22,12 +22,13 @@ from orbax.checkpoint import checkpoint_managers
 from vit_jax import digests
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
-from vit_jax.parameters import path_name
+from vit_jax.nested import check_same, from_nested, to_nested
 
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 AVERAGED = "_ema"  # Metrics of averaged parameters stand under `<evaluator>_ema/…`.
+DELETED = "deleted"  # Old checkpoints are moved there before they go: a kill leaves none in part.
 ARRAY_ITEMS = ("params", "optimizer", "ema", "objective")
 SMALL_FILES = ("_CHECKPOINT_METADATA", "metrics/metrics")  # Read of all when one is opened.
 TOP_LEVEL = tuple(name.partition("/")[0] for name in SMALL_FILES)
@@ -85,6 +86,7 @@ class Checkpoints:
                     create=not read_only,
                     cleanup_tmp_directories=not read_only,
                     read_only=read_only,
+                    todelete_subdir=DELETED,
                 ),
                 item_handlers={
                     **{item: ocp.StandardCheckpointHandler() for item in ARRAY_ITEMS},
@@ -93,8 +95,14 @@ class Checkpoints:
             )
         if not read_only:
             self._check_agreement()
+            self._remove_deleted()
         best_step = self._best_step()
         self._best = -math.inf if best_step is None else _score(self._manager.metrics(best_step))
+
+    def _remove_deleted(self) -> None:
+        """Removes the old checkpoints that Orbax has moved aside."""
+        if jax.process_index() == 0:
+            (self._directory / DELETED).rmtree(missing_ok=True)
 
     def _check_agreement(self) -> None:
         """Raises CheckpointError, in every process, unless all would resume from the same step."""
@@ -117,8 +125,8 @@ class Checkpoints:
         wanted = {"latest": self._manager.latest_step, "best": self._best_step}
         if str(checkpoint).isdecimal():  # as text, from a command line
             checkpoint = int(checkpoint)
-        step = wanted[checkpoint]() if checkpoint in wanted else checkpoint
-        if step not in steps:
+        step = checkpoint if isinstance(checkpoint, int) else wanted.get(checkpoint, lambda: None)()
+        if step is None or step not in steps:
             raise CheckpointError(
                 f"{self._directory} has no checkpoint {checkpoint!r}; "
                 f"it has: {', '.join(map(str, steps)) or 'none'}."
@@ -187,6 +195,7 @@ class Checkpoints:
                 if missing := [item for item in items if not metadata.get(item)]:
                     raise digests.damaged(self._directory, step, f"it has no readable {missing[0]}")
                 digests.write(self._directory / str(step), jax.process_index())
+                self._remove_deleted()
         except Exception as error:  # Told by `wait`, in the thread that trains.
             self._failure = error
 
@@ -220,7 +229,8 @@ class Checkpoints:
             logger.warning(
                 "%s/%d has no digests (an earlier version saved it, or the run was killed at that "
                 "moment): whether its files are as they were saved cannot be told.",
-                *(self._directory, step),
+                self._directory,
+                step,
             )
 
     def _items(self, step: int) -> Mapping[str, Any]:
@@ -248,7 +258,7 @@ class Checkpoints:
         for item, like in wanted.items():
             if not metadata.get(item):
                 raise digests.damaged(self._directory, step, f"it has no readable {item}")
-            _check_same(f"{self._directory}/{step}/{item}", metadata[item], like)
+            check_same(f"{self._directory}/{step}/{item}", metadata[item], like)
         items = {item: ocp.args.StandardRestore(like) for item, like in wanted.items()}
         with _readable(self._directory, step):
             return dict(self._manager.restore(step, args=ocp.args.Composite(**items)).items())
@@ -357,7 +367,7 @@ def _check_scores(directory: epath.Path) -> None:
 
 
 def _score(metrics: Mapping[str, float]) -> float:
-    """What the best checkpoint has most of: the one metric saved with it."""
+    """The score of a checkpoint, highest for the best: the one metric saved with it."""
     return max(metrics.values(), default=-math.inf)
 
 
@@ -386,37 +396,3 @@ def find_step(workdir: str | os.PathLike[str], checkpoint: str | int) -> int:
     """The step of a run's "latest" or "best" checkpoint, or a given step if it is there."""
     with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
         return checkpoints.step_of(checkpoint)
-
-
-def to_nested(tree: Any) -> dict:
-    """Any tree of arrays as nested dicts, by the names of its fields and indices."""
-    nested: dict = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        *parents, last = path_name(path).split("/")
-        place = nested
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = leaf
-    return nested
-
-
-def from_nested(nested: dict, like: Any) -> Any:
-    """The inverse of `to_nested`: the arrays in a tree shaped as `like`."""
-    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(nested)}
-    return jax.tree_util.tree_map_with_path(lambda path, _: leaves[path_name(path)], like)
-
-
-def _check_same(place: str, saved: Any, wanted: dict) -> None:
-    """Raises CheckpointError at the first name or shape that differs."""
-    saved_shapes, wanted_shapes = (
-        {path_name(p): tuple(leaf.shape) for p, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (saved, wanted)
-    )
-    for name in sorted(saved_shapes.keys() | wanted_shapes.keys()):
-        there, here = saved_shapes.get(name, "absent"), wanted_shapes.get(name, "absent")
-        if there != here:
-            raise CheckpointError(
-                f"{place}: {name} is {there} in the checkpoint and {here} in this run. Use the "
-                "config that the run was started with, or start in another workdir and take the "
-                "weights over with --config.init=WORKDIR."
-            )

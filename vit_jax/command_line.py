@@ -1,29 +1,32 @@
-"""What the commands that use a trained model share: flags, loading, exit codes.
+"""Shared by the commands: flags, the model they load, messages and exit codes.
 
 Exit codes: 0 done; 1 done, but some images could not be read; 2 a mistake in what was asked for;
-130 stopped by Ctrl-C.
+3 non-finite loss; 75 stopped by a signal, start the same command again; 130 stopped by Ctrl-C.
 """
 
 import argparse
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
-from flax import nnx
 
 from vit_jax.config_file import parse_any
 from vit_jax.console import python_command, setup_logging
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.devices import distributed
-from vit_jax.errors import ConfigError, UserError, WeightsError
+from vit_jax.errors import CommandError, ConfigError, UserError, WeightsError
+from vit_jax.models.base import ImageClassifier
 from vit_jax.weights.formats import is_workdir
 from vit_jax.weights.loading import load_model
 
-DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, UserError.exit_code, 130
+FAILED = CommandError.exit_code
+STDOUT = 1  # Its file descriptor.
 OVERRIDE = "--config."
 RESERVED = ("path", "checkpoint", "ema", "weights")  # Arguments of loading that are no options.
 
@@ -38,7 +41,7 @@ class Parser(argparse.ArgumentParser):
             prog=python_command("-m", module), description=description, allow_abbrev=False
         )
 
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> NoReturn:
         """Called by argparse for any mistake."""
         raise ConfigError(f"{message}; --help lists the flags.")
 
@@ -52,6 +55,13 @@ def parse_with_config(
     """
     parser.epilog = "--config.KEY=VALUE sets any key of vit_jax/config.py."
     parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", required=True, help="the run")
+    return parse_with_overrides(parser, arguments)
+
+
+def parse_with_overrides(
+    parser: argparse.ArgumentParser, arguments: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """The flags of a command, and its overrides of keys as "KEY=VALUE"; raises as the above."""
     overrides = [text.removeprefix(OVERRIDE) for text in arguments if text.startswith(OVERRIDE)]
     for override in overrides:
         if "=" not in override:
@@ -65,24 +75,38 @@ def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str
     try:
         exit_code = command(arguments)
         sys.stdout.flush()
-        return exit_code
-    except UserError as error:
-        logger.error("%s", error)
-        return USER_ERROR
+    except CommandError as error:
+        logger.log(error.level, "%s", error)
+        exit_code = error.exit_code
     except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # Whoever reads standard output, such as `head`, has enough.
-        discard_output()
-        return DONE
-    except OSError as error:  # Such as a full disk.
-        discard_output()
-        logger.error("%s", error)
-        return USER_ERROR
+        exit_code = INTERRUPTED
+    except OSError as error:  # A full disk, a quota, a mount that vanished, too many open files.
+        if discard_output() and isinstance(error, BrokenPipeError):
+            exit_code = DONE  # Whoever reads standard output, such as `head`, has enough.
+        else:
+            logger.error("%s. Mend that, and start the same command again.", error)
+            exit_code = USER_ERROR
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        logger.error("%s. Unless that says why, another process died: see their logs.", error)
+        exit_code = FAILED
+    distributed.shutdown(exit_code)
+    return exit_code
 
 
-def discard_output() -> None:
-    """Keeps Python from writing what is left of standard output when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def discard_output() -> bool:
+    """Whether standard output takes no more; Python then does not try again when it ends."""
+    readers = select.poll()
+    readers.register(STDOUT, 0)  # Asks for errors alone: a pipe without a reader is one.
+    try:
+        sys.stdout.flush()
+        gone = bool(readers.poll(0))
+    except OSError:
+        gone = True
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+    return gone
 
 
 def at_least_one(text: str) -> int:
@@ -188,7 +212,9 @@ def connect(flags: argparse.Namespace) -> None:
         setup_logging(jax.process_index())
 
 
-def load_classifier(path: str, flags: argparse.Namespace, step: int | None = None) -> nnx.Module:
+def load_classifier(
+    path: str, flags: argparse.Namespace, step: int | None = None
+) -> ImageClassifier:
     """The model at `path`, by the flags of `add_model_flags`; of a workdir a given step, if any.
 
     Raises:

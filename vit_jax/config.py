@@ -15,6 +15,9 @@ from vit_jax import objectives
 from vit_jax.choices import unused_options
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import train_operations
+from vit_jax.data.sources.columns import is_columns
+from vit_jax.data.sources.holding_out import is_fold
+from vit_jax.durations import DURATIONS, UNITS
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.kinds import (
@@ -37,6 +40,7 @@ from vit_jax.kinds import (
     whole,
 )
 from vit_jax.models import registry
+from vit_jax.models.base import ModelOptions
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
 from vit_jax.sections import check, section_of
@@ -44,9 +48,6 @@ from vit_jax.weights.resampling import POSITION_RESIZES, is_grid
 
 logger = logging.getLogger(__name__)
 
-# The units of a duration. One is given; `total_steps` wins over the others.
-UNITS = ("steps", "epochs", "examples")
-DURATIONS = ("total", "warmup", "cooldown", "eval_every", "checkpoint_every")
 
 Epochs = number(0, 1_000_000)
 Name = Annotated[
@@ -59,6 +60,10 @@ def _is_grid_or_none(value: Any) -> bool:
     return value == () or (is_grid(value) and max(value) <= 10_000)
 
 
+Columns = Annotated[
+    str, Kind("NAME=COLUMN,... where NAME is path, label, labels or split, or ''", is_columns)
+]
+Fold = Annotated[str, Kind("k/K, the k-th of K parts, such as 2/5, or '' for none", is_fold)]
 Grid = Annotated[tuple, Kind("(rows, columns), or () for none", _is_grid_or_none)]
 
 # Keys and sections of earlier versions -> what they are called now.
@@ -68,9 +73,17 @@ MOVED = {
     "mixing": "objective.mixing",
 }
 
+# Keys whose default is not what versions before them did -> what those did.
+EARLIER = {"data.holding_out": "hash"}
+
+
+def recorded_values(content: dict) -> dict[str, Any]:
+    """The flat values of a recorded config by their present names, completed by `EARLIER`."""
+    return EARLIER | {current_name(key): value for key, value in flatten(content).items()}
+
 
 def current_name(key: str) -> str:
-    """What a key of an earlier version is called now; any other key's own name."""
+    """The present name of a key of an earlier version; any other key's own name."""
     for old, new in MOVED.items():
         if key == old or key.startswith(f"{old}."):
             return new + key.removeprefix(old)
@@ -86,16 +99,20 @@ class Data:
     index_dir: Text = ""  # Of indices of files and records, made once; "": the workdir's `index`.
     protocols: tuple_of(Name) = ("gs", "s3", "https")  # Of URLs that a manifest may name.
     label: Text = ""  # Of a TFDS dataset: an integer feature, or one of data/sources/labels.py.
+    columns: Columns = ""  # Of a manifest with other names: path=image,label=breed,split=set
     train_split: Text = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     eval_split: Text = ""  # "": the source's own evaluation split.
     classes: tuple_of(Name) = ()  # Only these, by name and in this order; (): all of them.
     exclude: Text = ""  # A list of training examples to leave out: data/sources/exclusions.py.
     max_train_examples: Count = 0  # A fair sample of so many, after `exclude`; 0: all.
     max_eval_examples: Count = 0  # The same of the evaluation split.
+    allow_changes: Flag = False  # Resume with data elsewhere though its names or labels differ.
     num_train_examples: Count = 0  # 0: ask the data. Presets state it, to plan without data.
     num_eval_examples: Count = 0  # Only `fake` data needs it.
     num_classes: Count = 0  # To plan with until `source` is named; of `fake` data.
-    held_out_fraction: number(0, 0.9) = 0.1  # Evaluation share of a folder without split folders.
+    held_out_fraction: number(0, 0.9) = 0.1  # Evaluation share of data without a split for it.
+    holding_out: one_of("stratified", "hash") = "stratified"  # Of each class alike, or of all.
+    fold: Fold = ""  # k/K: the k-th of K parts is held out instead, for cross-validation.
     train_crop: Text = "inception"  # Of data/images/crops.py, with arguments: inception(0.2, 1).
     flip: Flag = True  # Mirror every other training image, at random.
     augmentation: Text = ""  # Of data/images/augmentation.py: randaug_tf(2, 15) | random_erasing
@@ -291,12 +308,12 @@ def flatten(config: ConfigDict | dict, prefix: str = "") -> dict[str, Any]:
 
 
 def resolved(config: ConfigDict) -> dict[str, Any]:
-    """As `flatten`, with the objective's own defaults in place of None."""
+    """As `flatten`, with the objective's own defaults instead of None."""
     objective = objectives.resolved(config.objective)
     return flatten({**config, "objective": ConfigDict(objective)})
 
 
-def model_options(config: ConfigDict, num_classes: int) -> Any:
+def model_options(config: ConfigDict, num_classes: int) -> ModelOptions:
     """The model's complete options: the named architecture's, with those that the config sets."""
     chosen = {key: value for key, value in config.model.items() if value is not None}
     name = chosen.pop("name")
@@ -361,33 +378,3 @@ def lookup(config: ConfigDict, key: str) -> Any:
     for part in key.split("."):
         config = config[part]
     return config
-
-
-@dataclasses.dataclass(frozen=True)
-class Durations:
-    """A run's durations in updates; 0 for what is not asked for."""
-
-    total: int
-    warmup: int
-    cooldown: int
-    eval_every: int
-    checkpoint_every: int
-
-
-def durations(config: ConfigDict, num_train_examples: int) -> Durations:
-    """All durations in updates, rounded down, but at least 1 where given.
-
-    Raises ConfigError if the run has no length.
-    """
-
-    def steps(duration: str) -> int:
-        if given := config[f"{duration}_steps"]:
-            return given
-        epochs, examples = config[f"{duration}_epochs"], config[f"{duration}_examples"]
-        examples = round(epochs * num_train_examples) if epochs else examples
-        return max(1, examples // config.batch_size) if epochs or examples else 0
-
-    resolved = Durations(**{duration: steps(duration) for duration in DURATIONS})
-    if not resolved.total:
-        raise ConfigError("config.total_steps, total_epochs and total_examples are all 0: set one.")
-    return resolved

@@ -14,11 +14,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 import vit_jax
-from vit_jax.choices import chosen_options
+from vit_jax.choices import Choices, chosen_options
 from vit_jax.config import (
-    DURATIONS,
     MOVED,
-    UNITS,
     current_name,
     declare_options,
     default_config,
@@ -26,6 +24,7 @@ from vit_jax.config import (
     lookup,
     resolved,
 )
+from vit_jax.durations import DURATIONS, UNITS
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.kinds import shortened, shown
 from vit_jax.optimizer import OPTIMIZERS
@@ -75,6 +74,12 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
       ConfigError: the file is not there or fails, a key is unknown, or a value has a wrong type.
     """
     config = _run_config_file(path)
+    override(config, overrides)
+    return config
+
+
+def override(config: ConfigDict, overrides: Sequence[str]) -> None:
+    """Sets keys anew; see `load_config`."""
     assignments = dict(override.split("=", 1) for override in overrides)
     for key in assignments:
         duration, _, unit = key.rpartition("_")
@@ -84,7 +89,6 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
         declare_options(config, name)
     for key, text in assignments.items():
         _set(config, key, text)
-    return config
 
 
 def find_file(file: str) -> str:
@@ -121,13 +125,13 @@ def _run_config_file(path: str) -> ConfigDict:
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == spec.origin]
-        place = f"{file}, line {lines[-1]}" if lines else file
+        location = f"{file}, line {lines[-1]}" if lines else file
         # ml_collections lists the whole config.
         reason = re.sub(r' Other fields present: "\{.*\}"', "", str(error), flags=re.DOTALL)
         if isinstance(error, AttributeError | KeyError):
             named = (old for old in MOVED if re.search(rf"['\"]{old}['\"]", reason))
             reason += "".join(f" config.{old} is config.{MOVED[old]} now." for old in named)
-        raise ConfigError(f"{place}: {' '.join(reason.split())}") from error
+        raise ConfigError(f"{location}: {' '.join(reason.split())}") from error
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {shown(config)}.")
     return config
@@ -137,7 +141,7 @@ def describe(config: ConfigDict) -> str:
     """Every key with its resolved value, one a line; what differs from the default is marked by *."""
 
     def values(config: ConfigDict) -> dict[str, Any]:
-        chosen = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+        chosen: dict[str, Choices] = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
         return resolved(config) | {
             f"{section}.{key}": value
             for section, choices in chosen.items()
@@ -164,10 +168,10 @@ def _set(config: ConfigDict, key: str, text: str) -> None:
             f"--config.{asked}: no such key; the nearest: {', '.join(dict.fromkeys(near))}."
         )
     *sections, name = key.split(".")
-    place = lookup(config, ".".join(sections)) if sections else config
-    parse, expected = PARSERS[place.get_type(name)]
+    parent = lookup(config, ".".join(sections)) if sections else config
+    parse, expected = PARSERS[parent.get_type(name)]
     try:
-        place[name] = parse(text)
+        parent[name] = parse(text)
     except (
         ValueError,
         SyntaxError,

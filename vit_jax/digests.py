@@ -141,7 +141,7 @@ def _read(folder: epath.Path) -> dict[str, str]:
 
     Raises ValueError or OSError if one cannot be read.
     """
-    digests = {}
+    digests: dict = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith(PREFIX) and path.name.endswith(".json"):
             content = json.loads(path.read_bytes())

@@ -1,8 +1,20 @@
-"""Errors that a user can mend: `main` prints their message alone and exits with code 2."""
+"""Errors that end a command with a message and an exit code, without a stack trace."""
+
+import logging
+from typing import ClassVar
 
 
-class UserError(Exception):
+class CommandError(Exception):
+    """Ends a command; `exit_code` tells launchers and scripts how it ended, `level` the log."""
+
+    exit_code: ClassVar[int] = 1
+    level: ClassVar[int] = logging.ERROR
+
+
+class UserError(CommandError):
     """A mistake in what the user supplied. The message says what, where, and what to do."""
+
+    exit_code = 2
 
 
 class ConfigError(UserError):
@@ -19,3 +31,16 @@ class WeightsError(UserError):
 
 class CheckpointError(UserError):
     """A workdir that cannot be resumed from or written to."""
+
+
+class NonFiniteLossError(CommandError):
+    """Training diverged: the loss, or its gradient, became infinite or NaN."""
+
+    exit_code = 3
+
+
+class PreemptedError(CommandError):
+    """A signal asked the run to stop; its state is saved, the same command goes on from there."""
+
+    exit_code = 75  # sysexits.h's EX_TEMPFAIL: launchers start the same command again.
+    level = logging.WARNING

@@ -17,7 +17,8 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import jax
 from flax import nnx
@@ -27,6 +28,7 @@ from vit_jax import storage
 from vit_jax.checkpoint import find_step
 from vit_jax.command_line import (
     DONE,
+    OVERRIDE,
     SOME_UNREADABLE,
     USER_ERROR,
     Parser,
@@ -35,39 +37,54 @@ from vit_jax.command_line import (
     at_least_one,
     load_classifier,
     named,
+    parse_with_overrides,
     run_command,
 )
-from vit_jax.config import current_name, default_config, flatten
+from vit_jax.config import Data, default_config, recorded_values
+from vit_jax.config_file import override
 from vit_jax.data.classes import ClassesDifferError
-from vit_jax.data.evaluation import EvaluationData
+from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.escaping import csv_row, printable
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.base import Setting
 from vit_jax.inference import Classifier, make_classifier, make_transform
+from vit_jax.models.base import ImageClassifier
 from vit_jax.objectives.losses import LOSSES
+from vit_jax.sections import check
 from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
 COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
 DEFAULT_EVALUATORS = "classification"
+# Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
+KEYS = (
+    "source",
+    "data_dir",
+    "index_dir",
+    "label",
+    "eval_split",
+    "classes",
+    "columns",
+    "held_out_fraction",
+    "holding_out",
+    "fold",
+    "max_eval_examples",
+    "num_eval_examples",
+    "num_threads",
+    "num_workers",
+)
 CLASSIFICATION = ("count", "accuracy", "top5_accuracy", "loss")  # Of its numbers, in the table.
-# What this command calls the config's keys.
-WORDS = {
-    "data.source": "--source",
-    "data.eval_split": "--split",
-    "data.data_dir": "--data_dir",
-    "data.held_out_fraction": "a part",
-}
+HOLDING_OUT = ("held_out_fraction", "holding_out", "fold")
 
 logger = logging.getLogger("vit_jax")
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What was measured of one model on one source; a row of the table and of the CSV file."""
+    """The measures of one model on one source; a row of the table and of the CSV file."""
 
     model: str
     checkpoint: int | None  # the step; None if `model` is no workdir
@@ -87,14 +104,14 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What to measure of one model, and on what."""
+    """A model to measure, and the data to measure it on."""
 
     model: str
     data: ConfigDict  # as `config.data`
     loss: str  # empty: the one that the model's file tells
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         """The source, and the split if it is not the source's own."""
         return f"{self.data.source} {self.data.eval_split}".strip()
 
@@ -130,11 +147,20 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--csv", type=named(".csv"), metavar="FILE", help="write the results as a table"
     )
-    return parser.parse_args(arguments)
+    parser.epilog = (
+        "--source, --split and --data_dir are short for --config.data.source, --config.data.eval_split "
+        f"and --config.data.data_dir; of config.data may be set: {', '.join(KEYS)}."
+    )
+    flags, overrides = parse_with_overrides(parser, arguments)
+    for text in overrides:
+        if text.partition("=")[0] not in {f"data.{key}" for key in KEYS}:
+            raise ConfigError(f"{OVERRIDE}{text}: of config.data may be set: {', '.join(KEYS)}.")
+    flags.overrides = overrides
+    return flags
 
 
 def plan(path: str, flags: argparse.Namespace) -> Task:
-    """What the flags say about one model; what they leave open, its run's config says.
+    """The task for one model, from the flags and, where they leave it open, its run's config.
 
     Raises ConfigError if neither names the data, or there is no such model.
     """
@@ -146,8 +172,12 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     if is_workdir(path) and not complete:
         data, loss = read_run_config(file)
     if flags.source:
-        data = default_config().data
+        recorded, data = data, default_config().data
         data.update(source=flags.source, data_dir=flags.data_dir)
+        if flags.source == recorded.source:  # Else images that it was trained on might be held out.
+            data.update({key: recorded[key] for key in HOLDING_OUT})
+    override(ConfigDict({"data": data}, convert_dict=False), flags.overrides)
+    check(data, Data, "data.")
     if not data.source:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
     if flags.split:
@@ -162,8 +192,8 @@ def read_run_config(file: str) -> tuple[ConfigDict, str]:
     data = default_config().data
     try:
         config = json.loads(storage.read(file))["config"]
-        data.update({key: value for key, value in config["data"].items() if key in data})
-        recorded = {current_name(key): value for key, value in flatten(config).items()}
+        recorded = recorded_values(config)
+        data.update({key: recorded[name] for key in data if (name := f"data.{key}") in recorded})
         if (loss := recorded["objective.loss"]) not in LOSSES:
             raise ValueError(f"loss={loss!r}")
         return data, loss
@@ -190,7 +220,7 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
             f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
             "the same order under other names, add --ignore_class_names."
         ) from None
-    of_classes = {name: metrics.get(f"eval/{name}") for name in CLASSIFICATION}
+    of_classes: dict[str, Any] = {name: metrics.get(f"eval/{name}") for name in CLASSIFICATION}
     if of_classes["count"] == 0:
         raise DataError(f"none of the {metrics['eval/skipped']:,} images can be read.")
     return Result(
@@ -202,7 +232,7 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
         source=task.data.source,
         split=task.data.eval_split,
         **of_classes,
-        unreadable=metrics.get("eval/skipped", 0),
+        unreadable=int(metrics.get("eval/skipped", 0)),
         images_per_second=stopwatch.images_per_second,
         metrics=metrics,
     )
@@ -210,12 +240,12 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
 
 def open_setting(
     task: Task,
-    model: nnx.Module,
+    model: ImageClassifier,
     classifier: Classifier,
     flags: argparse.Namespace,
     stopwatch: "Stopwatch",
 ) -> Setting:
-    """What evaluators may use of a model: its function, and its data labelled by its classes."""
+    """The setting of evaluators for a model: its function, and its data labelled by its classes."""
     config = task.data.copy_and_resolve_references()
     config.update(on_error="skip", max_skipped=1.0)  # They are counted, and the exit code says so.
     options, mesh, loss = model.options, classifier.network.mesh, task.loss or model.loss
@@ -241,7 +271,7 @@ def open_setting(
 
 def measure(text: str, setting: Setting, params: dict) -> dict[str, float]:
     """Each evaluator's numbers, as in "eval/accuracy"."""
-    metrics = {}
+    metrics: dict[str, float] = {}
     for evaluator in read_evaluators(text):
         numbers = evaluator.bind(setting)(params, {}).numbers
         metrics |= {f"{evaluator.prefix}/{name}": value for name, value in numbers.items()}
@@ -254,7 +284,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self._images, self._start = 0, math.inf
 
-    def time(self, batches: Iterator[dict], count: int) -> Iterator[dict]:
+    def time(self, batches: Generator[dict], count: int) -> Generator[dict]:
         """The same batches, of `count` images."""
         self._images += count
         with contextlib.closing(batches):
@@ -279,15 +309,15 @@ def as_percent(value: float | None) -> str:
 def table_row(tasks: Sequence[Task]) -> str:
     """The format of the table's rows, as wide as the names in it."""
     names = max(len(printable(task.model)) for task in tasks)
-    places = max(len(printable(task.place)) for task in tasks)
-    return f"{{:{names}}}  {{:{places}}}" + "  {:>8}" * 5
+    origins = max(len(printable(task.origin)) for task in tasks)
+    return f"{{:{names}}}  {{:{origins}}}" + "  {:>8}" * 5
 
 
 def cells(task: Task, result: Result) -> tuple[str, ...]:
     """A row of the table."""
     return (
         printable(task.model),
-        printable(task.place),
+        printable(task.origin),
         "–" if result.count is None else f"{result.count:,}",
         as_percent(result.accuracy),
         as_percent(result.top5_accuracy),
@@ -337,7 +367,7 @@ def run(arguments: Sequence[str]) -> int:
         try:
             results.append(evaluate(task, flags))
         except UserError as error:
-            logger.error("%s", in_own_words(str(error)))
+            logger.error("%s", error)
             continue
         if len(results) == 1:
             print(row.format(*COLUMNS))
@@ -346,13 +376,6 @@ def run(arguments: Sequence[str]) -> int:
     if len(results) < len(tasks):
         return USER_ERROR
     return SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
-
-
-def in_own_words(message: str) -> str:
-    """A message about the data with this command's flags in place of the config's keys."""
-    for key, word in WORDS.items():
-        message = message.replace(f"--config.{key}", word).replace(f"config.{key}", word)
-    return message
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -52,15 +52,15 @@ def parse(text: str, table: Mapping[str, Callable[..., Any]], key: str) -> tuple
     Raises:
         ConfigError: a name or an argument is unknown, or a value is not what it may be.
     """
-    place = f"config.{key}={shown(text)}"
+    assignment = f"config.{key}={shown(text)}"
     try:
         calls = _calls(ast.parse(text.strip(), mode="eval").body) if text.strip() else []
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         raise ConfigError(
-            f"{place}: expected NAME or NAME(ARGUMENT=VALUE, ...), joined by |, with the names "
+            f"{assignment}: expected NAME or NAME(ARGUMENT=VALUE, ...), joined by |, with the names "
             f"{', '.join(table)}."
         ) from error
-    return tuple(_operation(*call, table, place) for call in calls)
+    return tuple(_operation(*call, table, assignment) for call in calls)
 
 
 def _calls(node: ast.expr) -> list[tuple[str, list, dict[str, Any]]]:
@@ -71,7 +71,7 @@ def _calls(node: ast.expr) -> list[tuple[str, list, dict[str, Any]]]:
     expanded = isinstance(node, ast.Call) and any(word.arg is None for word in node.keywords)
     if not isinstance(function, ast.Name) or expanded:
         raise ValueError(ast.dump(node))
-    if function is node:
+    if not isinstance(node, ast.Call):
         return [(function.id, [], {})]
     values = [ast.literal_eval(value) for value in node.args]
     return [
@@ -80,12 +80,12 @@ def _calls(node: ast.expr) -> list[tuple[str, list, dict[str, Any]]]:
 
 
 def _operation(
-    name: str, values: list, named: dict[str, Any], table: Mapping[str, Callable], place: str
+    name: str, values: list, named: dict[str, Any], table: Mapping[str, Callable], assignment: str
 ) -> Operation:
     if name not in table:
         nearest = difflib.get_close_matches(name[:SHOWN], table, n=1, cutoff=0)[0]
         raise ConfigError(
-            f"{place}: {shown(name)} is not one of {', '.join(table)}; the nearest: {nearest}."
+            f"{assignment}: {shown(name)} is not one of {', '.join(table)}; the nearest: {nearest}."
         )
     signature = inspect.signature(table[name])
     free = [one for one in signature.parameters.values() if one.kind is not one.POSITIONAL_ONLY]
@@ -93,10 +93,10 @@ def _operation(
     try:
         bound = signature.replace(parameters=free).bind(*values, **named)
     except TypeError as error:
-        raise ConfigError(f"{place}: {error}; the form is {form}.") from error
+        raise ConfigError(f"{assignment}: {error}; the form is {form}.") from error
     bound.apply_defaults()
     hints = typing.get_type_hints(table[name], include_extras=True)
     for argument, value in bound.arguments.items():
         if fault := kind_of(hints[argument]).fault(value):
-            raise ConfigError(f"{place}: {argument} of {name} {fault}, not {shown(value)}.")
+            raise ConfigError(f"{assignment}: {argument} of {name} {fault}, not {shown(value)}.")
     return Operation(name, table[name], dict(bound.arguments))

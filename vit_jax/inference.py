@@ -12,6 +12,7 @@ from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import eval_transform
 from vit_jax.devices import sharding
 from vit_jax.model_file import Preprocessing
+from vit_jax.models.base import ImageClassifier
 from vit_jax.network import Network
 
 Transform = Callable[[Any], Any]  # encoded file or uint8 [H, W, C] -> uint8 of the model's size
@@ -30,7 +31,7 @@ class Classifier:
         return -(-batch_size // size) * size
 
 
-def make_classifier(model: nnx.Module) -> Classifier:
+def make_classifier(model: ImageClassifier) -> Classifier:
     """Copies a model that `create_model` or `load_model` returned to all devices."""
     mesh = sharding.build_mesh(default_config().mesh)
     structure, state = nnx.split(model)
@@ -38,7 +39,7 @@ def make_classifier(model: nnx.Module) -> Classifier:
     return Classifier(Network(structure, model.options, preprocessing_of(model), mesh), params)
 
 
-def make_transform(model: nnx.Module, max_image_gib: float = MAX_IMAGE_GIB) -> Transform:
+def make_transform(model: ImageClassifier, max_image_gib: float = MAX_IMAGE_GIB) -> Transform:
     """The model's preprocessing on the host: decodes, crops and resizes; pixels stay uint8.
 
     Raises ConfigError if the model's channels are not those of a picture, 1 or 3.
@@ -49,12 +50,12 @@ def make_transform(model: nnx.Module, max_image_gib: float = MAX_IMAGE_GIB) -> T
     )
 
 
-def preprocessing_of(model: nnx.Module) -> Preprocessing:
-    """What a loaded model expects of its images; for one just created, the default."""
+def preprocessing_of(model: ImageClassifier) -> Preprocessing:
+    """The preprocessing of a loaded model; for one just created, the default."""
     return getattr(model, "preprocessing", Preprocessing())
 
 
-def class_names_of(model: nnx.Module) -> tuple[str, ...]:
+def class_names_of(model: ImageClassifier) -> tuple[str, ...]:
     """A name for each class of the model: its number, where the model does not say."""
     names = getattr(model, "class_names", ())
     return (*names, *map(str, range(len(names), model.options.num_classes)))

@@ -1,4 +1,4 @@
-"""What an option may be: types with a rule, which stand beside its default.
+"""Types with a rule, for options: they stand beside its default.
 
     warmup: Amount = 0.5
     batch_size: whole(1) = 128
@@ -30,14 +30,14 @@ def _nothing(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a value may be, in words and as a test."""
+    """A rule for values, in words and as a test."""
 
     meaning: str
     accepts: Callable[[Any], bool]
     hint: Callable[[Any], str] = _nothing  # What else to say of a value that is not accepted.
 
     def fault(self, value: Any) -> str:
-        """What `value` must be, as the end of a sentence; "" for one that is accepted."""
+        """The rule that `value` breaks, as the end of a sentence; "" for one that is accepted."""
         return "" if self.accepts(value) else f"must be {self.meaning}{self.hint(value)}"
 
 

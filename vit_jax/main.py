@@ -12,32 +12,26 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-import jax
 from ml_collections import ConfigDict
 
 from vit_jax import storage, train
 from vit_jax.command_line import (
+    DONE,
     Parser,
     add_process_flags,
     at_least_one,
     connect,
     parse_with_config,
+    run_command,
 )
 from vit_jax.config import validate
 from vit_jax.config_file import describe, load_config
-from vit_jax.console import python_command, setup_logging
-from vit_jax.devices import distributed
+from vit_jax.console import python_command
 from vit_jax.digests import go_back
-from vit_jax.errors import ConfigError, UserError
+from vit_jax.errors import ConfigError
 from vit_jax.training import claim
-from vit_jax.training.preemption import EXIT_CODE as PREEMPTED_EXIT_CODE
-from vit_jax.training.preemption import PreemptedError, stop_signal
-from vit_jax.training.step_log import NonFiniteLossError
+from vit_jax.training.preemption import stop_signal
 from vit_jax.training.workdir import expand_paths
-
-USER_ERROR_EXIT_CODE = 2
-NON_FINITE_LOSS_EXIT_CODE = 3
-FAILED_EXIT_CODE = 1  # Python's own for what nobody expected.
 
 Run = Callable[..., dict[str, float]]
 
@@ -74,71 +68,46 @@ def print_config(config: ConfigDict) -> None:
     print(describe(config))
 
 
-def run_command(
-    run: Run, arguments: Sequence[str], command: str, description: str
-) -> tuple[int, dict[str, float], str]:
-    """Runs what the command line says, and turns what can happen to a run into exit codes.
+def train_command(
+    run: Run, arguments: Sequence[str], command: str, description: str, folder: str = ""
+) -> int:
+    """Trains as the command line says, and tells what came of it; returns the exit code.
 
     Args:
       run: `train.run`, or what has its signature.
       arguments: the command line, without the program's name.
       command: the program's name, for --help.
       description: what it does, for --help.
-
-    Returns:
-      The exit code, the last record of metrics, and the workdir.
+      folder: of the workdir, where the final run lies; "": the workdir itself.
     """
-    setup_logging()
-    exit_code, results, workdir = 0, {}, ""
-    try:
-        flags, overrides = parse_flags(arguments, command, description)
-        if flags.print_config:
-            print_config(load_config(flags.config, overrides))
-            return exit_code, results, workdir
-        connect(flags)
-        config = expand_paths(load_config(flags.config, overrides))
-        if flags.checkpoint and not flags.dry_run:
-            with claim.held(flags.workdir):
-                go_back(flags.workdir, flags.checkpoint)
-        with stop_signal() as stop:
-            results = run(config, flags.workdir, dry_run=flags.dry_run, stop=stop)
-        workdir = flags.workdir
-    except UserError as error:
-        logger.error("%s", error)
-        exit_code = USER_ERROR_EXIT_CODE
-    except NonFiniteLossError as error:
-        logger.error("%s", error)
-        exit_code = NON_FINITE_LOSS_EXIT_CODE
-    except PreemptedError as error:
-        logger.warning("%s Start the same command again to go on.", error)
-        exit_code = PREEMPTED_EXIT_CODE
-    except OSError as error:  # A full disk, a quota, a mount that vanished, too many open files.
-        logger.error("%s. Mend that, and start the same command again.", error)
-        exit_code = USER_ERROR_EXIT_CODE
-    except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
-            raise
-        logger.error("%s. Unless that says why, another process died: see their logs.", error)
-        exit_code = FAILED_EXIT_CODE
-    distributed.shutdown(exit_code)
-    return exit_code, results, workdir
+    flags, overrides = parse_flags(arguments, command, description)
+    if flags.print_config:
+        print_config(load_config(flags.config, overrides))
+        return DONE
+    connect(flags)
+    config = expand_paths(load_config(flags.config, overrides))
+    if flags.checkpoint and not flags.dry_run:
+        with claim.held(flags.workdir):
+            go_back(flags.workdir, flags.checkpoint)
+    with stop_signal() as stop:
+        results = run(config, flags.workdir, dry_run=flags.dry_run, stop=stop)
+    if results:
+        workdir = storage.join(flags.workdir, folder) if folder else flags.workdir
+        logger.info("%s", summary(results, workdir))
+    return DONE
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command with `arguments`, without the program's name; returns its exit code."""
-    exit_code, results, workdir = run_command(
-        train.run,
+    description = "Trains a model, or goes on with a run that was interrupted."
+    return run_command(
+        lambda arguments: train_command(train.run, arguments, "vit_jax.main", description),
         arguments,
-        "vit_jax.main",
-        "Trains a model, or goes on with a run that was interrupted.",
     )
-    if results:
-        logger.info("%s", summary(results, workdir))
-    return exit_code
 
 
 def summary(results: dict[str, float], workdir: str) -> str:
-    """What a finished run came to, where it lies, and how to go on from it."""
+    """A finished run's result, the paths of its files, and how to go on from it."""
     headline = f"Done after {results['step']:,} updates."
     if "eval/accuracy" in results:
         count, accuracy = results["eval/count"], results["eval/accuracy"]

@@ -18,7 +18,7 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """What turns an image into the model's input.
+    """The way from an image to the model's input.
 
     `crop` "resize" resizes the whole image to the model's size; "center" first resizes the smaller
     side to `resize` pixels and then crops the centre. Pixels in [0, 1] become (x − mean) / std,
@@ -56,7 +56,7 @@ class Preprocessing:
 
     def for_channels(self, channels: int) -> "Preprocessing":
         """The same for so many channels: with averages, unless it has a value for each."""
-        means = {
+        means: dict[str, Any] = {
             field: values if len(values) == channels else (sum(values) / len(values),)
             for field, values in (("mean", self.mean), ("std", self.std))
         }
@@ -118,7 +118,7 @@ def from_json(content: dict[str, Any]) -> ModelFile:
 
 
 def decode(text: str | bytes) -> ModelFile:
-    """What JSON's text describes; raises ValueError, to be read after the name of its place."""
+    """The model file that JSON's text describes; raises ValueError, to be read after the file's name."""
     try:
         content = json.loads(text)
         version = content["format_version"]

@@ -62,7 +62,7 @@ class Network:
         return jax.lax.with_sharding_constraint(activations, rows)
 
 
-def normalize(images: jax.Array, preprocessing: Preprocessing) -> jax.Array:
+def normalize(images: jax.Array | np.ndarray, preprocessing: Preprocessing) -> jax.Array:
     """Pixels 0 … 255 [B, H, W, C] as the model expects them, float32."""
-    mean, std = np.float32(preprocessing.mean), np.float32(preprocessing.std)
-    return (images.astype(jnp.float32) / 255 - mean) / std
+    mean, std = (np.asarray(x, np.float32) for x in (preprocessing.mean, preprocessing.std))
+    return (jnp.asarray(images, jnp.float32) / 255 - mean) / std

@@ -18,7 +18,7 @@ OBJECTIVE = "objective"  # The subtree of the parameters that an objective bring
 
 
 def path_name(path: tuple) -> str:
-    """A parameter's name from its place in the tree: "blocks/mlp/dense1/kernel"."""
+    """A parameter's name from its path in the tree: "blocks/mlp/dense1/kernel"."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
@@ -37,7 +37,7 @@ def layer_names(name: str, shape: tuple[int, ...]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class TrainablePart:
-    """What is trained of the parameters: whole arrays, and some layers of stacked ones.
+    """The trained part of the parameters: whole arrays, and some layers of stacked ones.
 
     Gradients are taken of this part only, and the optimiser knows no other.
     """
@@ -58,7 +58,7 @@ class TrainablePart:
         return self.prune(unflatten_dict(flat, sep="/"))
 
     def insert(self, part: dict, params: dict) -> dict:
-        """The parameters with `part`, shaped as by `select`, in its place."""
+        """The parameters with `part`, shaped as by `select`, put back."""
         flat = flatten_dict(params, sep="/")
         for name, array in flatten_dict(part, sep="/").items():
             layers = self.layers[name]

@@ -56,7 +56,7 @@ logger = logging.getLogger("vit_jax")
 
 
 class Memory(NamedTuple):
-    """What one device holds during a step, in bytes."""
+    """The memory of one device during a step, in bytes."""
 
     parameters: int
     optimizer: int
@@ -68,7 +68,7 @@ class Memory(NamedTuple):
 
     @property
     def state(self) -> int:
-        """What stays from step to step."""
+        """The bytes that stay from step to step."""
         return self.parameters + self.optimizer + self.average + self.objective
 
     @property
@@ -175,7 +175,7 @@ def try_to_compile(step: TrainStep, *arguments: Any) -> tuple[jax.stages.Compile
 
 
 def bytes_per_device(tree: Any) -> int:
-    """What one device holds of the arrays that a tree of shapes describes."""
+    """The bytes on one device of the arrays that a tree of shapes describes."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
@@ -283,7 +283,7 @@ def describe(plan: Plan, topology: Topology, batch_size: int) -> str:
 
 
 def memory_rows(plan: Plan) -> list[tuple[str, str]]:
-    """What one device holds, a line each."""
+    """The memory of one device, a line for each part."""
     rows = [("on each device", "GiB")]
     rows += [(name, f"{size / GIB:.3f}") for name, size in plan.memory._asdict().items() if size]
     return [

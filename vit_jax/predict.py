@@ -11,20 +11,16 @@ files could not be read; 2 none could, or a mistake in what was asked for.
 import argparse
 import collections
 import contextlib
-import csv
-import dataclasses
 import functools
 import itertools
-import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TextIO
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
-from flax import nnx
 from PIL import Image
 
 from vit_jax import storage
@@ -43,10 +39,8 @@ from vit_jax.command_line import (
 from vit_jax.data.images.limits import MAX_IMAGE_GIB, Budget
 from vit_jax.data.images.picture import size_in_memory
 from vit_jax.data.picture_files import find_files, read_ahead
-from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError, DataError
-from vit_jax.escaping import csv_row, printable
 from vit_jax.inference import (
     Transform,
     class_names_of,
@@ -55,7 +49,9 @@ from vit_jax.inference import (
     preprocessing_of,
 )
 from vit_jax.model_file import DEFAULT_LOSS
+from vit_jax.models.base import ImageClassifier
 from vit_jax.network import normalize
+from vit_jax.prediction_files import ENDINGS, FORMATS, Prediction, RankedClass, open_output
 
 BATCH_SIZE = 32  # On each device.
 TOP_K = 5
@@ -68,28 +64,10 @@ PROBABILITIES: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 Path = str | os.PathLike[str]
-Picture = (
-    Path | bytes | Image.Image | np.ndarray
-)  # A file, its content, or uint8 [H, W, C], [H, W].
+# A file, its content, or uint8 [H, W, C], [H, W].
+Picture = Path | bytes | Image.Image | np.ndarray
 
 logger = logging.getLogger("vit_jax")
-
-
-class RankedClass(NamedTuple):
-    """One of a picture's most probable classes."""
-
-    index: int
-    name: str  # the index, where the model names no classes
-    probability: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-    """A picture's classes, the most probable first; none, but an error, if it cannot be read."""
-
-    path: str  # "[3]" of what has none, the fourth of all
-    classes: tuple[RankedClass, ...]
-    error: str = ""
 
 
 class Loaded(NamedTuple):
@@ -103,7 +81,7 @@ class Loaded(NamedTuple):
 # ------------------------------------------------------------------------------------ in Python
 
 
-def load_images(model: nnx.Module, pictures: Picture | Iterable[Picture]) -> jax.Array:
+def load_images(model: ImageClassifier, pictures: Picture | Iterable[Picture]) -> jax.Array:
     """Pictures of any size and format as `model` expects them.
 
     Args:
@@ -126,7 +104,7 @@ def load_images(model: nnx.Module, pictures: Picture | Iterable[Picture]) -> jax
 
 
 def predict(
-    model: nnx.Module,
+    model: ImageClassifier,
     pictures: Picture | Iterable[Picture],
     *,
     top_k: int = TOP_K,
@@ -134,7 +112,7 @@ def predict(
     loss: str | None = None,
     max_image_gib: float = MAX_IMAGE_GIB,
     batch_size: int | None = None,
-) -> Iterator[Prediction]:
+) -> Generator[Prediction]:
     """Classifies pictures on all devices, in order, reading ahead in threads.
 
     Args:
@@ -178,8 +156,8 @@ def predict(
         while group := list(itertools.islice(loaded, batch_size)):
             size = size or classifier.round_up(len(group))  # Every batch has the first one's.
             images = np.zeros((size, *model.options.image_size, model.options.channels), np.uint8)
-            for place, picture in zip(images, group, strict=False):
-                place[...] = 0 if picture.error else picture.image
+            for row, picture in zip(images, group, strict=False):
+                row[...] = 0 if picture.error else picture.image
             latest = group, rank(classifier.params, jax.device_put(images, rows))
             # Read one batch late, so that the device never waits for the host.
             yield from name_classes(previous, names, threshold)
@@ -188,7 +166,7 @@ def predict(
 
 
 def find_probabilities(loss: str) -> Callable[[jax.Array], jax.Array]:
-    """What makes probabilities of the logits of a model that was trained with `loss`."""
+    """The function from logits to probabilities, for a model that was trained with `loss`."""
     if loss not in PROBABILITIES:
         raise ConfigError(
             f"The model was trained with the loss {loss!r}; probabilities are known of "
@@ -219,7 +197,8 @@ def name_classes(
 def each(pictures: Picture | Iterable[Picture]) -> Iterable[Picture]:
     """Several pictures, where one may be given."""
     is_image = isinstance(pictures, np.ndarray | jax.Array) and pictures.ndim < 4
-    return [pictures] if is_image or isinstance(pictures, ONE_PICTURE) else pictures
+    one = is_image or isinstance(pictures, ONE_PICTURE)
+    return [pictures] if one else pictures  # type: ignore[list-item, return-value]
 
 
 def load(
@@ -240,7 +219,7 @@ def load(
 
 
 def content_of(picture: Picture) -> bytes | np.ndarray | Image.Image:
-    """What a transform takes."""
+    """The picture as a transform takes it."""
     if isinstance(picture, str | os.PathLike):
         with open(picture, "rb", opener=storage.open_file) as file:
             return file.read()
@@ -253,65 +232,6 @@ def content_of(picture: Picture) -> bytes | np.ndarray | Image.Image:
         f"a picture is a path, the bytes of a file, a Pillow image or an array; this is a "
         f"{type(picture).__name__}"
     )
-
-
-# -------------------------------------------------------------------------------------- output
-
-
-def write_text(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> None:
-    """Writes `PATH: CLASS (98.76%), ...` a line."""
-    del top_k
-    for prediction in predictions:
-        classes = (f"{name} ({probability:.2%})" for _, name, probability in prediction.classes)
-        answer = f"error: {prediction.error}" if prediction.error else ", ".join(classes) or "none"
-        print(printable(f"{prediction.path}: {answer}"), file=file, flush=True)
-
-
-def write_csv(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> None:
-    """Writes a header, then a row for each file."""
-    writer = csv.writer(file, lineterminator="\n")
-    places = range(1, top_k + 1)
-    ranks = ((f"class_{place}", f"index_{place}", f"probability_{place}") for place in places)
-    writer.writerow(["path", "error", *itertools.chain.from_iterable(ranks)])
-    for prediction in predictions:
-        ranked = ((name, index, f"{p:.6g}") for index, name, p in prediction.classes)
-        cells = [prediction.path, prediction.error, *itertools.chain.from_iterable(ranked)]
-        writer.writerow(csv_row(cells) + [""] * (2 + 3 * top_k - len(cells)))
-        file.flush()
-
-
-def write_jsonl(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> None:
-    """Writes an object a line: path, error (null if there is none), classes."""
-    del top_k
-    for prediction in predictions:
-        classes = [
-            {"class": name, "index": index, "probability": float(f"{p:.6g}")}
-            for index, name, p in prediction.classes
-        ]
-        row = {"path": prediction.path, "error": prediction.error or None, "classes": classes}
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-        print(printable(text), file=file, flush=True)  # It says the same to a JSON reader.
-
-
-ENDINGS = {".txt": "text", ".csv": "csv", ".jsonl": "jsonl"}  # Of files -> their format.
-FORMATS: dict[str, Callable[[TextIO, Iterable[Prediction], int], None]] = {
-    "text": write_text,
-    "csv": write_csv,
-    "jsonl": write_jsonl,
-}
-
-
-def open_output(path: str | None) -> contextlib.AbstractContextManager[TextIO]:
-    """The file to write, or standard output: as UTF-8, whatever bytes are in file names."""
-    if path is None:
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-        return contextlib.nullcontext(sys.stdout)
-    if path.lower().endswith(IMAGE_EXTENSIONS):
-        raise ConfigError(f"--output={path} would be taken for a picture: name it otherwise.")
-    try:
-        return open(path, "w", encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise ConfigError(f"--output={path} cannot be written: {error.strerror}.") from error
 
 
 # ------------------------------------------------------------------------------------- command
@@ -370,7 +290,7 @@ def run(arguments: Sequence[str]) -> int:
     paths = find_files(flags.inputs, sys.stdin.buffer)
     model = load_classifier(flags.model, flags)
     top_k = min(flags.top_k, model.options.num_classes)
-    count = collections.Counter()
+    count: collections.Counter[str] = collections.Counter()
 
     def counted(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
         for prediction in predictions:

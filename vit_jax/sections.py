@@ -23,7 +23,7 @@ def section_of(section: type, *, unset: bool = False) -> ConfigDict:
     """The options of a section, by their defaults; where `unset`, all are None until set."""
     config = ConfigDict()
     for name, annotation, default in options_of(section):
-        if dataclasses.is_dataclass(annotation):
+        if isinstance(annotation, type):
             config[name] = section_of(annotation, unset=unset)
             continue
         value, declared = None if unset else default, type_of(annotation)
@@ -42,7 +42,7 @@ def check(config: ConfigDict, section: type, prefix: str = "", *, unset: bool = 
       prefix: of the keys, such as "optimizer.".
     """
     for name, annotation, _ in options_of(section):
-        if dataclasses.is_dataclass(annotation):
+        if isinstance(annotation, type):
             check(config[name], annotation, f"{prefix}{name}.", unset=unset)
             continue
         value = config[name]

@@ -50,8 +50,8 @@ def expand(path: str) -> str:
 
 def expand_source(source: str) -> str:
     """The same of what follows the kind of a data source, as in `folder:~/photos`."""
-    kind, separator, place = source.partition(":")
-    return kind + separator + expand(place)
+    kind, separator, location = source.partition(":")
+    return kind + separator + expand(location)
 
 
 def protocol_of(path: str) -> str:

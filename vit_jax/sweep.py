@@ -19,11 +19,11 @@ import jax
 from ml_collections import ConfigDict
 
 from vit_jax import storage, train
+from vit_jax.command_line import run_command
 from vit_jax.config import validate
-from vit_jax.errors import ConfigError
-from vit_jax.main import run_command, summary
+from vit_jax.errors import ConfigError, NonFiniteLossError
+from vit_jax.main import train_command
 from vit_jax.training.evaluation import wanted_metric
-from vit_jax.training.step_log import NonFiniteLossError
 
 BEST = "best"  # The folder of the final run.
 
@@ -106,12 +106,11 @@ def table(measures: dict[float, float], best: float, metric: str, split: str) ->
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
-    exit_code, results, workdir = run_command(
-        sweep, arguments, "vit_jax.sweep", "Chooses a learning rate, and trains with it."
+    description = "Chooses a learning rate, and trains with it."
+    return run_command(
+        lambda arguments: train_command(sweep, arguments, "vit_jax.sweep", description, BEST),
+        arguments,
     )
-    if results:
-        logger.info("%s", summary(results, os.path.join(workdir, BEST)))
-    return exit_code
 
 
 if __name__ == "__main__":

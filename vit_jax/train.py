@@ -15,14 +15,17 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax.checkpoint import Checkpoints, TrainState, check_path
 from vit_jax.data.dataset import open_dataset, with_index
+from vit_jax.data.sources.examples import digest_of
+from vit_jax.data.split_checks import check_run
 from vit_jax.devices import distributed, sharding
+from vit_jax.errors import PreemptedError
 from vit_jax.model_file import write_model_file
 from vit_jax.training import claim, workdir
 from vit_jax.training.beginning import Beginning, find_beginning
 from vit_jax.training.evaluation import Evaluation, open_evaluation
 from vit_jax.training.experiment import Experiment, make_experiment
 from vit_jax.training.overview import describe_run
-from vit_jax.training.preemption import PreemptedError, stopping_after
+from vit_jax.training.preemption import stopping_after
 from vit_jax.training.preview import make_preview
 from vit_jax.training.profiling import Profiler
 from vit_jax.training.state import load_frozen
@@ -60,6 +63,8 @@ def run(
     if not dry_run:
         check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)
+        if workdir.has_checkpoints(directory):
+            config = workdir.as_recorded(config, directory)
     index_dir = "" if dry_run else workdir.index_directory(directory)
     dataset = open_dataset(config, required=not dry_run, index_dir=index_dir)
     beginning = find_beginning(config, "" if dry_run else directory, dataset)
@@ -69,6 +74,7 @@ def run(
     if dry_run:
         return {}
     evaluation = open_evaluation(experiment, with_index(config.data, index_dir))
+    check_run(dataset, evaluation.data)
     distributed.check_same("training examples", experiment.dataset.num_examples)
     evaluation.check_same()
     stop = stop or threading.Event()
@@ -91,7 +97,8 @@ def run_experiment(
         directory, keep=config.keep_checkpoints, best_metric=evaluation.best_metric
     )
     start = checkpoints.latest_step
-    workdir.record_config(directory, config, num_examples, resuming=start > 0)
+    digest = digest_of(experiment.dataset.examples)
+    workdir.record_config(directory, config, num_examples, digest, resuming=start > 0)
     state = beginning.state(experiment, checkpoints)
     frozen = load_frozen(experiment.objective, experiment.frozen)
     if jax.process_index() == 0:
@@ -116,7 +123,7 @@ def run_experiment(
 
 @dataclasses.dataclass(frozen=True)
 class Tools:
-    """What the loop works with, besides the experiment and its state."""
+    """The tools of the loop, besides the experiment and its state."""
 
     evaluation: Evaluation
     checkpoints: Checkpoints
@@ -129,7 +136,8 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
     """Updates the state with every batch; evaluates, saves and stops in between."""
     checkpoints, log, profiler = tools.checkpoints, tools.log, tools.profiler
     start, total = checkpoints.latest_step, experiment.durations.total
-    train_step, every = experiment.step, experiment.durations.checkpoint_every
+    every = experiment.durations.checkpoint_every
+    train_step: jax.stages.Wrapped | jax.stages.Compiled = experiment.step
     preview = make_preview(experiment.objective, experiment.config.seed, experiment.mesh)
 
     with (
@@ -142,7 +150,7 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
                 batch = next(batches)
             if step == start + 1:
                 log.write_image(step, "train/augmented_batch", preview(batch, step))
-                train_step = train_step.lower(state, frozen, batch).compile()
+                train_step = experiment.step.lower(state, frozen, batch).compile()
                 distributed.gather(0)  # All have compiled: some connect for 30 s only.
                 log.start(start)
             profiler.before(step)
@@ -153,7 +161,7 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
             # The order matters: losses are known to be finite before anything is evaluated or
             # saved, and records are on disk before the checkpoint that will cut later ones. So a
             # saved step's evaluation is never owed, even where the run stops.
-            numbers = {}
+            numbers: dict[str, float] = {}
             if tools.evaluation.due(step):
                 log.drain()
                 with log.paused():
@@ -168,4 +176,6 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
                     log.flush()
                     checkpoints.save(step, state, numbers)
             if stopping and step < total:
-                raise PreemptedError(f"Stopped after step {step}, which is saved.")
+                raise PreemptedError(
+                    f"Stopped after step {step}, which is saved. Start the same command again to go on."
+                )

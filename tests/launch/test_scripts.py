@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.runs import ROOT
-from vit_jax.training.preemption import EXIT_CODE
+from vit_jax.errors import PreemptedError
 
 LAUNCH = ROOT / "launch"
 SHELL = ("gpu_host.sh", "slurm.sbatch", "tpu_vm.sh", "tpu_worker.sh")
@@ -46,7 +46,7 @@ def test_unknown_flags_are_refused(name):
 
 @pytest.mark.parametrize("name", ["gpu_host.sh", "slurm.sbatch", "local.py"])
 def test_launchers_know_the_exit_code_of_a_stopped_run(name):
-    assert f"PREEMPTED={EXIT_CODE}" in (LAUNCH / name).read_text().replace(" ", "")
+    assert f"PREEMPTED={PreemptedError.exit_code}" in (LAUNCH / name).read_text().replace(" ", "")
 
 
 def test_the_page_on_launching_names_every_file():

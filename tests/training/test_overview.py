@@ -9,8 +9,9 @@ import pytest
 
 from tests import tiny
 from tests.states import mesh_of
-from vit_jax.config import Durations, default_config
+from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset
+from vit_jax.durations import Durations
 from vit_jax.optimizer.schedules import make_schedule
 from vit_jax.training import overview
 from vit_jax.training.experiment import make_experiment
@@ -34,7 +35,7 @@ def describe(mesh, **values):
         "model     ViT-Ti/2 for 10 classes at 8x8 px: 18.2k parameters, 0.000318 GMACs per image",
         "computing in float32",
         "data      digits, 1,437 examples an epoch",
-        "images    pad(pixels=1, ",
+        "images    pad(padding=1): The whole image resized, bordered",
         "\n          flip: every other image mirrored",
         "\n          normalised: (pixel / 255 - mean) / deviation, mean 0.5, deviation 0.5\n",
         "batch     32 per update, 32 on each of 1 cpu devices (data=1 x fsdp=1 x tensor=1)",

@@ -8,11 +8,12 @@ import threading
 import pytest
 
 from tests.runs import LIMIT_SECONDS, start
-from vit_jax.training.preemption import EXIT_CODE, stop_signal
+from vit_jax.errors import PreemptedError
+from vit_jax.training.preemption import stop_signal
 
 
 def test_launchers_know_the_exit_code():
-    assert EXIT_CODE == os.EX_TEMPFAIL == 75
+    assert PreemptedError.exit_code == os.EX_TEMPFAIL == 75
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.errors import DataError
-from vit_jax.training.step_log import STEPS_IN_FLIGHT, NonFiniteLossError, StepLog
+from vit_jax.errors import DataError, NonFiniteLossError
+from vit_jax.training.step_log import STEPS_IN_FLIGHT, StepLog
 
 
 @pytest.fixture

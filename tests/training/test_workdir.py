@@ -18,7 +18,8 @@ def recorded(tmp_path):
     def record(*, resuming=True, num_train_examples=64, **values):
         config = default_config()
         config.update_from_flattened_dict(values)
-        workdir.record_config(epath.Path(tmp_path), config, num_train_examples, resuming=resuming)
+        path, digest = epath.Path(tmp_path), f"of {num_train_examples}"
+        workdir.record_config(path, config, num_train_examples, digest, resuming=resuming)
 
     record(resuming=False)
     return record
@@ -58,7 +59,11 @@ def test_a_run_does_not_start_from_itself(tmp_path, monkeypatch):
 
 def test_config_json_has_every_key_and_the_versions(recorded, tmp_path):
     content = json.loads((tmp_path / "config.json").read_text())
-    assert content["config"] == json.loads(default_config().to_json())
+    mixing = {"mixup_alpha": 0.0, "cutmix_alpha": 0.0, "probability": 1.0}
+    mixing |= {"cutmix_probability": 0.5, "form": "big_vision"}
+    objective = {"name": "classification", "loss": "softmax", "label_smoothing": 0.0}
+    expected = json.loads(default_config().to_json())
+    assert content["config"] == {**expected, "objective": {**objective, "mixing": mixing}}
     assert content["versions"].keys() == {*workdir.PACKAGES, "vit_jax", "device"}
     assert not list(tmp_path.glob("*.tmp"))
 
@@ -73,7 +78,6 @@ def test_an_equal_config_resumes_in_silence(recorded, caplog):
     [
         ("batch_size", 64),
         ("seed", 1),
-        ("data.source", "digits"),
         ("data.train_split", "train[:50%]"),
         ("model.name", "ViT-S/16"),
         ("model.image_size", 384),
@@ -124,6 +128,31 @@ def test_an_earlier_version_s_keys_are_found_under_their_new_names(recorded, tmp
     )
 
 
+def test_a_run_of_an_earlier_version_goes_on_holding_out_by_hash(recorded, tmp_path, caplog):
+    config = default_config()
+    assert workdir.as_recorded(config, tmp_path).data.holding_out == "stratified"
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    for key in ("holding_out", "fold"):
+        del content["config"]["data"][key]
+    path.write_text(json.dumps(content))
+    earlier = workdir.as_recorded(config, tmp_path)
+    assert (earlier.data.holding_out, earlier.data.fold) == ("hash", "")
+    caplog.clear()
+    recorded(**{"data.holding_out": "hash"})
+    assert not caplog.records
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"data\.holding_out='hash', not 'stratified'"):
+        recorded()
+
+
+@pytest.mark.parametrize("text", [None, "[1]", "{", "{}"])
+def test_where_nothing_is_recorded_the_config_stays(tmp_path, text):
+    if text:
+        (tmp_path / "config.json").write_text(text)
+    assert workdir.as_recorded(default_config(), tmp_path).data.holding_out == "stratified"
+
+
 def test_all_differences_are_shown_at_once(recorded):
     with pytest.raises(CheckpointError, match=r"batch_size=128, not 64; config\.seed=0, not 1: "):
         recorded(batch_size=64, seed=1, total_steps=7)
@@ -159,7 +188,7 @@ def test_a_pair_equals_the_list_it_is_stored_as(tmp_path, caplog):
     for resuming in (False, True):
         config = default_config()
         config.model.image_size = (64, 32)
-        workdir.record_config(epath.Path(tmp_path), config, 64, resuming=resuming)
+        workdir.record_config(epath.Path(tmp_path), config, 64, "", resuming=resuming)
     assert not caplog.records
 
 

@@ -129,7 +129,9 @@ def test_a_missing_tensor_is_named(lost, tmp_path):
 
 def test_a_tensor_without_a_place_is_named(tmp_path):
     tensors = {**golden("vit_token")["params"], "norm_pre/scale": np.ones(32)}
-    with pytest.raises(WeightsError, match=r"1 tensors have no place .* first: 'norm_pre/scale'"):
+    with pytest.raises(
+        WeightsError, match=r"1 tensors are no parameters .* first: 'norm_pre/scale'"
+    ):
         vit_jax.load_model(write_npz(tmp_path / "weights.npz", tensors))
 
 
@@ -180,7 +182,8 @@ def test_values_that_are_not_finite_are_named(name, value, tmp_path):
     if name.endswith("npz"):
         np.savez(path, **tensors)
     else:
-        metadata = safetensors.safe_open(path, "numpy").metadata()
+        metadata = safetensors.safe_open(path, "numpy").metadata() or {}
+        metadata.pop("digest", None)  # Of the numbers before: it would be named first.
         safetensors.numpy.save_file(tensors, path, metadata)
     tensor = re.escape(TENSORS[name]).replace("0", "({layer}|0)", 1)
     with pytest.raises(WeightsError, match=f"{tensor} has 1 of .* not finite in float32"):

@@ -97,7 +97,7 @@ def test_unknown_names_are_returned_and_homeless_parameters_refused():
     assert reading.parameters["kernel"].shape == (3, 2)
     assert reading.unknown == ("other",)
     assert reading.file_names == {"kernel": "w"}
-    with pytest.raises(WeightsError, match="no place for registers"):
+    with pytest.raises(WeightsError, match="no tensor for registers"):
         write_table(
             rows,
             {"kernel": np.ones((3, 2), np.float32), "registers": np.ones(1, np.float32)},

@@ -7,12 +7,16 @@ above it.
       sources/            where examples come from: random access to one split
         registry          config.data.source -> a source
           folder          images in class folders       listing: found once and kept in an index
+          contents        what in a folder is data
           manifest        a table of images and labels  names: millions of file names in two arrays
+          columns         what its columns are called
           tar             images in tar files           shards, tar_members, tar_samples
           tfds            TensorFlow Datasets           tfrecord, labels
           arrays          what fits into memory
           records         parts of large files, read where a record_index says that they lie
-        splits, views     held-out fractions, slices, classes and other parts of a source
+        split_names       what splits are called        split_expressions: train[:98%]+test
+        holding_out       where there is none for evaluation
+        splits, views     classes and other parts of a source
         exclusions        config.data.exclude
         examples          what an example and a source are
       images/             an encoded file -> uint8 pixels
@@ -26,7 +30,8 @@ above it.
           chunks          a few rows of a batch
         cache             images that stay decoded in memory
 
-Elsewhere here: classes (data labelled for a trained model), picture_files (what `predict` is given).
+Elsewhere here: classes (data labelled for a trained model), split_checks (what a run is told of its
+splits), picture_files (what `predict` is given).
 Files and URLs are `vit_jax.storage`'s, crops and augmentations as text `vit_jax.grammar`'s.
 """
 

@@ -1,8 +1,9 @@
 """A run's training data: its examples, what it says of the model, and its batches."""
 
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 
 import jax
 import numpy as np
@@ -37,11 +38,18 @@ class Dataset:
     """
 
     source: Source | None
-    transform: Callable[..., np.ndarray]
+    transform: functools.partial[np.ndarray]
     num_examples: int
     num_classes: int
     class_names: tuple[str, ...]
     skipping: Skipping | None = None
+
+    @property
+    def examples(self) -> Source:
+        """The source of a dataset that was opened."""
+        if self.source is None:
+            raise DataError("config.data.source: the training examples were not opened.")
+        return self.source
 
     @property
     def several_labels(self) -> bool:
@@ -116,9 +124,9 @@ def train_loading(config: ConfigDict, dataset: Dataset) -> Loading:
     """The loading of training batches."""
     block = BLOCK if config.data.shuffle == "blocks" else 1
     return Loading(
-        dataset.source,
+        dataset.examples,
         dataset.transform,
-        Order(len(dataset.source), config.seed, block),
+        Order(len(dataset.examples), config.seed, block),
         config.batch_size,
         copies=config.data.repeated_augmentation,
         skipping=dataset.skipping,
@@ -134,6 +142,6 @@ def train_batches(
     *,
     start: int,
     stop: int | None,
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """The batches of updates `start` + 1 to `stop`, if any, on the devices; close it when done."""
     return pipeline.batches(train_loading(config, dataset), sharding, start, stop)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from vit_jax import storage
-from vit_jax.data.sources.listing import IMAGE_EXTENSIONS, is_image, natural_order
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, is_image, is_system
+from vit_jax.data.sources.listing import natural_order
 from vit_jax.errors import DataError
 
 STANDARD_INPUT = "-"
@@ -85,7 +86,7 @@ def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterat
         return
     for name in sorted(is_folder, key=natural_order):
         path = os.path.join(folder, name)
-        if is_folder[name] and name[0] != ".":
+        if is_folder[name] and not is_system(name):
             yield from walk(path, above | {identity})
         elif not is_folder[name] and is_image(name):
             yield path
@@ -93,9 +94,9 @@ def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterat
 
 def read_ahead(
     function: Callable[[Item], Value], items: Iterable[Item], count: int
-) -> Iterator[Value]:
+) -> Generator[Value]:
     """`function` of each item, in order, computed in threads for `count` items in advance."""
-    pending = deque()
+    pending: deque = deque()
     with ThreadPoolExecutor() as threads:
         try:
             for item in items:

@@ -60,7 +60,7 @@ class Images(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What a training example equals."""
+    """The test image that a training example equals."""
 
     name: str
     bits: int  # in which the perceptual hashes differ; -1: the pixels are the same

@@ -25,7 +25,7 @@ _PAIRS = 1 << 22  # Compared at once, which bounds the memory.
 def fingerprint(image: np.ndarray) -> np.ndarray:
     """Hashes of an image uint8 [H, W, 3]: uint64 [`SIZE`], of its pixels, then the perceptual ones."""
     digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=8)
-    digest.update(np.ascontiguousarray(image))
+    digest.update(np.ascontiguousarray(image).data)
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     perceptual = [perceptual_hash(_without_margin(grey, margin)) for margin in MARGINS]
     return np.array([int.from_bytes(digest.digest(), "big"), *perceptual], np.uint64)

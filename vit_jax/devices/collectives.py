@@ -1,4 +1,4 @@
-"""What the devices exchange in one run of a compiled program, counted in its text (HLO)."""
+"""The exchanges of the devices in one run of a compiled program, counted in its text (HLO)."""
 
 import math
 import re
@@ -43,7 +43,7 @@ class Collective(NamedTuple):
     group: int
 
     def bytes_sent(self, num_devices: int) -> float:
-        """What a device has to send at least, in bytes."""
+        """The bytes that a device has to send at least."""
         others = 1 - 1 / (self.group or num_devices)
         rounds = {"all-reduce": 2 * others, "collective-permute": 1.0}
         return self.size * rounds.get(self.kind, others)
@@ -78,9 +78,9 @@ def collectives(text: str) -> Counter[Collective]:
     return total
 
 
-def _computations(text: str) -> tuple[dict[str, list[tuple[str, str, str, str]]], str]:
+def _computations(text: str) -> tuple[dict[str, list[tuple[str, ...]]], str]:
     """Name -> instructions as (name, shape, operation, the rest), and which one is run."""
-    computations: dict[str, list[tuple[str, str, str, str]]] = {}
+    computations: dict[str, list[tuple[str, ...]]] = {}
     entry, current = "", ""
     for line in text.splitlines():
         if found := COMPUTATION.match(line):

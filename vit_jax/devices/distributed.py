@@ -1,7 +1,7 @@
 """Several processes as one run: how they find each other, agree, and part.
 
 Each process drives some of the devices and runs the same program; JAX's own runtime
-(`jax.distributed`) connects them. Who they are comes from the command line, or from the place that
+(`jax.distributed`) connects them. Who they are comes from the command line, or from the variables that
 started them: `DETECTORS` and Cloud TPU's metadata. With one process nothing here does anything.
 """
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """A process's place among the others; None where it is not known.
+    """A process's index among the others; None where it is not known.
 
     Attributes:
         coordinator_address: HOST:PORT where process 0 listens.
@@ -61,7 +61,7 @@ def initialize(flags: Cluster, timeout_seconds: float) -> None:
       timeout_seconds: the process ends, with one message and exit code 2, if after this time not
         all have met.
 
-    Raises ConfigError if the place of this process stays unclear, or process 0 cannot listen there.
+    Raises ConfigError if the index of this process stays unclear, or process 0 cannot listen there.
     """
     cluster = resolve(flags, os.environ)
     if cluster is None and not _on_cloud_tpu():
@@ -103,7 +103,7 @@ def check_port(address: str) -> None:
 
 
 def resolve(flags: Cluster, environment: Mapping[str, str]) -> Cluster | None:
-    """What the flags say, filled up from the environment; None for a process on its own.
+    """The cluster of the flags, filled up from the environment; None for a process on its own.
 
     Raises ConfigError if a part is missing or wrong.
     """

@@ -1,4 +1,4 @@
-"""What the accelerators can do: peak FLOP/s and memory of each kind, as JAX names them."""
+"""Abilities of the accelerators: peak FLOP/s and memory of each kind, as JAX names them."""
 
 import resource
 import sys

@@ -1,7 +1,7 @@
 """The device mesh, and where each array lies on it.
 
 Axes: `data` splits the batch; `fsdp` splits the batch and the parameters; `tensor` splits attention
-heads and MLP columns. Every parameter's place follows from its path and shape, by the rules below;
+heads and MLP columns. Every parameter's sharding follows from its path and shape, by the rules below;
 `describe` prints them. The models know nothing of this.
 """
 
@@ -139,7 +139,7 @@ def check_batch(batch_size: int, accumulation_steps: int, mesh: Mesh) -> None:
 
 
 def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Where one parameter lies, by its path and shape.
+    """The sharding of one parameter, by its path and shape.
 
     The tensor axis splits what `TENSOR_RULES` names. The fsdp axis splits the largest dimension
     left that it divides, never a block parameter's layer axis.
@@ -192,27 +192,27 @@ def like_params(tree: dict, params: dict, shardings: dict, mesh: Mesh) -> dict:
     does, and so does one that has some of a stacked parameter's layers only; anything else is
     copied to every device.
     """
-    places = {
+    known = {
         path_name(path): (leaf.shape, sharding)
         for (path, leaf), sharding in zip(
             jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True
         )
     }
 
-    def place(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+    def sharding_of(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         for start in range(len(path)):
             name = path_name(path[start:])
-            shape, sharding = places.get(name, (None, None))
+            shape, sharding = known.get(name, (None, None))
             split = 1 if name.startswith(LAYERS) else 0  # The layer axis never is.
             if shape and len(shape) == leaf.ndim and shape[split:] == leaf.shape[split:]:
                 return sharding
         return replicated(mesh)
 
-    return jax.tree_util.tree_map_with_path(place, tree)
+    return jax.tree_util.tree_map_with_path(sharding_of, tree)
 
 
 def shardings_of(tree: Any) -> Any:
-    """Where the arrays of a tree lie, or are to lie."""
+    """The shardings of the arrays of a tree, now or to be."""
     return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 

@@ -46,7 +46,7 @@ class Topology:
     Attributes:
       name: as it was asked for.
       kind: of the accelerator, as JAX calls it.
-      devices: JAX's, or virtual CPU devices in their place.
+      devices: JAX's, or virtual CPU devices instead.
       chip: what one of the chips can do.
       devices_per_chip: 2 where each core of a chip is a device of its own.
       stand_in: why the devices are virtual ones, or "" if the compiler is the real one.

@@ -1,4 +1,4 @@
-"""What every evaluator is: a name, a frequency, data, and a measure of parameters."""
+"""The base of every evaluator: a name, a frequency, data, and a measure of parameters."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from vit_jax.data.evaluation import EvaluationData
+from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.kinds import Count, Text
 from vit_jax.network import Network
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What evaluators may use, the same in the loop and in `python -m vit_jax.evaluate`.
+    """The means of evaluators, the same in the loop and in `python -m vit_jax.evaluate`.
 
     Attributes:
       network: the model, as a function of its parameters.

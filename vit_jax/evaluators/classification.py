@@ -40,7 +40,7 @@ class Classification(Evaluator):
             del frozen
             with contextlib.closing(split.batches()) as batches:
                 numbers = means(params, batches)
-            return Results({**numbers, **split.count_skipped(numbers["count"])})
+            return Results({**numbers, **split.count_skipped(int(numbers["count"]))})
 
         return measure
 

@@ -5,17 +5,19 @@ length of the blocks' sequence; none for ResNets), and input size. PATTERN is a 
 glob, in upper or lower case: `R50+`, `bit-v1`, `ViT-*/16`. No parameter is allocated.
 """
 
-import argparse
 import csv
 import fnmatch
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from vit_jax.command_line import DONE, USER_ERROR, Parser, run_command
 from vit_jax.errors import ConfigError
-from vit_jax.escaping import printable
 from vit_jax.models import count_parameters, list_models, model_options
 from vit_jax.models.registry import find_architecture
+
+logger = logging.getLogger("vit_jax")
 
 TEXT_ROW = "{:<16} {:>15} {:>9} {:>7} {:>11}"
 
@@ -53,26 +55,22 @@ def describe(name: str, **options: int) -> Row:
 
 
 def describe_all(names: Sequence[str], image_size: int) -> Iterator[Row]:
-    """The lines of those models that take the size; what the others say goes to standard error."""
+    """The lines of those models that take the size; what the others say goes to the log."""
     for name in names:
         try:
             yield describe(name, image_size=image_size)
         except ConfigError as error:
-            print(f"{name}: {error}", file=sys.stderr)
+            logger.error("%s: %s", name, error)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run(arguments: Sequence[str]) -> int:
     """Prints the table; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m vit_jax.models", description=__doc__)
+    parser = Parser("vit_jax.models", "The table of models.")
     parser.add_argument("pattern", nargs="?", default="", help="part of a name, or a glob")
     parser.add_argument("--image_size", type=int, default=224, help="pixels, of a square")
     parser.add_argument("--csv", action="store_true", help="comma-separated, for a spreadsheet")
     flags = parser.parse_args(arguments)
-    try:
-        names = find_names(flags.pattern)
-    except ConfigError as error:
-        print(printable(str(error)), file=sys.stderr)
-        return 2
+    names = find_names(flags.pattern)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if flags.csv:
         writer.writerow(Row._fields)
@@ -86,8 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             counts = (f"{row.parameters:,}", f"{row.gmacs:,.2f}", row.tokens or "–")
             print(TEXT_ROW.format(row.name, *counts, row.input_size), flush=True)
-    return 0 if rows else 2
+    return DONE if rows else USER_ERROR
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+    return run_command(run, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

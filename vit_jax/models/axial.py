@@ -183,7 +183,7 @@ class RelativeAttention(nnx.Module):
 
 
 class AxialUnit(PostActivationUnit):
-    """The post-activation unit, with attention along both axes in place of its 3×3 convolution."""
+    """The post-activation unit, with attention along both axes instead of its 3×3 convolution."""
 
     def init_middle(self, shape: UnitShape, options: AxialResNetOptions, rngs: nnx.Rngs) -> None:
         """Makes the attention along both axes."""

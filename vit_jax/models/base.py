@@ -1,4 +1,4 @@
-"""What every family shares: the options the trainer knows, the call, the head, the intermediates."""
+"""Shared by every family: the options the trainer knows, the call, the head, the intermediates."""
 
 import dataclasses
 import math
@@ -17,7 +17,9 @@ PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
 ATTENTION_WEIGHTS, PRE_LOGITS = "attention_weights", "pre_logits"
 LOGITS = "logits"
 
-FIELD_KINDS = {  # An option's type -> what it may be, and in words; integers are checked by range.
+FIELD_KINDS: dict[
+    Any, tuple[Any, str]
+] = {  # An option's type -> what it may be, and in words; integers are checked by range.
     bool: (bool, "true or false"),
     bool | None: (bool | None, "true, false or None"),
     str: (str, "text"),
@@ -43,7 +45,7 @@ class ModelOptions:
     """
 
     num_classes: int = 1000  # 0: no head, the model returns its representation
-    image_size: int | tuple[int, int] = 224
+    image_size: tuple[int, int] = (224, 224)
     channels: int = 3
     head_bias: float = 0.0  # initial value of the head's bias
     dtype: str = "float32"  # of the computation; parameters are always float32
@@ -77,7 +79,16 @@ class ImageClassifier(nnx.Module):
     """Images [B, H, W, C] (normalised, float32) -> logits [B, K] float32.
 
     A family implements `features`; it holds no random state.
+
+    Attributes:
+      options: complete.
+      name: as `create_model` takes it.
+      class_names, loss: of a loaded model, where its file has them.
     """
+
+    name: str
+    class_names: tuple[str, ...]
+    loss: str
 
     INTERMEDIATES: ClassVar[tuple[str, ...]] = (PATCH_EMBEDDINGS, BLOCK_OUTPUTS, PRE_LOGITS)
 
@@ -159,7 +170,7 @@ class ImageClassifier(nnx.Module):
         return self.head(representation) if self.options.num_classes else representation
 
     def intermediates(self, images: jax.Array, *names: str) -> dict[str, Any]:
-        """What the model computes on the way to its logits, in evaluation mode.
+        """The values that the model computes on the way to its logits, in evaluation mode.
 
         Args:
           images: as for the call.

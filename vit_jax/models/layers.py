@@ -139,7 +139,7 @@ class MLP(nnx.Module):
         kernel_init: Callable = xavier_uniform,
         bias_init: Callable = nearly_zero,
     ):
-        inits = {"kernel_init": kernel_init, "bias_init": bias_init}
+        inits: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
         self.dense1 = nnx.Linear(width, hidden_width, dtype=options.dtype, rngs=rngs, **inits)
         self.dense2 = nnx.Linear(hidden_width, width, dtype=options.dtype, rngs=rngs, **inits)
         self.gelu, self.dropout_rate = options.gelu, dropout_rate

@@ -1,6 +1,6 @@
 """MLP-Mixer (arXiv 2105.01601), as in the reference repository.
 
-Patches are mixed by an MLP over their places and one over their features, in turn; there are no
+Patches are mixed by an MLP over their positions and one over their features, in turn; there are no
 positions, so the image size is fixed by the parameters. Names in published files: `stem/` is our
 `embedding/`, `MixerBlock_i/{LayerNorm_0, token_mixing, LayerNorm_1, channel_mixing}` our
 `blocks/{norm1, token_mixing, norm2, channel_mixing}`, `Dense_{0,1}` our `dense{1,2}`, and
@@ -31,7 +31,7 @@ class MixerOptions(PatchOptions):
     """Everything that defines an MLP-Mixer; each field is a keyword of `create_model`."""
 
     depth: int  # the number of blocks
-    token_mlp_width: int  # hidden size of the MLP over places
+    token_mlp_width: int  # hidden size of the MLP over positions
     mlp_width: int  # hidden size of the MLP over features
     gelu: str = "tanh"  # or "erf"
     scan_unroll: int = 1  # blocks per iteration of the scan
@@ -52,7 +52,7 @@ class MixerBlock(nnx.Module):
     """Token mixing, then channel mixing, each normalised and residual."""
 
     def __init__(self, options: MixerOptions, rngs: nnx.Rngs):
-        inits = {"kernel_init": lecun_normal, "bias_init": nnx.initializers.zeros}
+        inits: dict[str, Any] = {"kernel_init": lecun_normal, "bias_init": nnx.initializers.zeros}
         self.norm1 = layer_norm(options.width, options, rngs)
         self.token_mixing = MLP(
             options.num_patches, options.token_mlp_width, options, rngs, **inits

@@ -17,7 +17,7 @@ class PatchOptions(ModelOptions):
     """The options of every model whose tokens are patches."""
 
     width: int  # D, the size of a token
-    patch_size: int | tuple[int, int]
+    patch_size: tuple[int, int]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Position embeddings: what a Vision Transformer knows about the place of a patch (Table 8)."""
+"""Position embeddings: what a Vision Transformer knows about the position of a patch (Table 8)."""
 
 from typing import Any
 
@@ -56,11 +56,12 @@ def learned_positions(options: Any, rngs: nnx.Rngs) -> nnx.Param | LearnedGrid |
 def position_table(learned: nnx.Param | LearnedGrid | None, options: Any) -> jax.Array:
     """The table [1, S, D] float32 to add to the tokens; zero for tokens without a position."""
     if options.positions == LEARNED_1D:
-        table = learned[...]
+        table = learned[...]  # type: ignore[index]
     elif options.positions == LEARNED_2D:
         table = learned.table()
     else:
-        table = jnp.asarray(sincos_2d(*options.grid, options.width))
+        rows, columns = options.grid
+        table = jnp.asarray(sincos_2d(rows, columns, options.width))
     missing = options.num_tokens - table.shape[1]
     return jnp.pad(table, ((0, 0), (missing, 0), (0, 0)))
 
@@ -83,7 +84,7 @@ def relative_logits(query: jax.Array, table: jax.Array) -> jax.Array:
     Args:
       query: [..., S, H, d], already divided by sqrt(d).
       table: [2S - 1, d], the embedding r of each offset from -(S - 1) to S - 1, shared by the
-        heads. Offsets are between places in the sequence, where the class token comes first.
+        heads. Offsets are between positions in the sequence, where the class token comes first.
 
     Returns:
       [..., H, S, S] float32, to be added to the attention's logits.

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -48,8 +49,18 @@ def vit_defaults(name: str) -> dict[str, Any]:
 VITS = {
     name: vit_defaults(name)
     for name in (
-        *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-b/32", "ViT-B/32", "ViT-B/16", "ViT-B/8"),
-        *("ViT-L/32", "ViT-L/16", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
+        "ViT-Ti/16",
+        "ViT-S/32",
+        "ViT-S/16",
+        "ViT-b/32",
+        "ViT-B/32",
+        "ViT-B/16",
+        "ViT-B/8",
+        "ViT-L/32",
+        "ViT-L/16",
+        "ViT-H/14",
+        "ViT-g/14",
+        "ViT-G/14",
     )
 }
 
@@ -102,7 +113,7 @@ MIXERS = {
 class Architecture:
     """A family's module and options class, with the options that a name stands for."""
 
-    module: type[ImageClassifier]
+    module: Callable[[Any, nnx.Rngs], ImageClassifier]
     options_class: type[ModelOptions]
     defaults: dict[str, Any]
 
@@ -139,7 +150,7 @@ def find_architecture(name: str) -> Architecture:
     )
 
 
-def model_options(name: str, /, **options: Any) -> Any:
+def model_options(name: str, /, **options: Any) -> ModelOptions:
     """The complete options of a named architecture, with `options` replacing its own.
 
     Raises ConfigError for an option that the architecture does not have.
@@ -155,7 +166,7 @@ def model_options(name: str, /, **options: Any) -> Any:
     return architecture.options_class(**{**architecture.defaults, **options})
 
 
-def create_model(name: str, *, seed: int = 0, **options: Any) -> nnx.Module:
+def create_model(name: str, *, seed: int = 0, **options: Any) -> ImageClassifier:
     """A freshly initialised model.
 
     Args:
@@ -171,15 +182,15 @@ def create_model(name: str, *, seed: int = 0, **options: Any) -> nnx.Module:
     return build_model(name, jax.random.key(seed), model_options(name, **options))
 
 
-def build_model(name: str, key: jax.Array, options: Any) -> nnx.Module:
+def build_model(name: str, key: jax.Array, options: ModelOptions) -> ImageClassifier:
     """A model from complete options; pure in `key`, so that it may run under jit."""
     model = find_architecture(name).module(options, nnx.Rngs(params=key))
     model.name = name
     return model
 
 
-def abstract_model(name: str, **options: Any) -> nnx.Module:
-    """The model with shapes in place of arrays: nothing is allocated or computed."""
+def abstract_model(name: str, **options: Any) -> ImageClassifier:
+    """The model with shapes instead of arrays: nothing is allocated or computed."""
     complete = model_options(name, **options)
     return nnx.eval_shape(lambda: build_model(name, jax.random.key(0), complete))
 

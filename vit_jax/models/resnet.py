@@ -24,6 +24,7 @@ Scales and biases are (C); old files store them as (1, 1, 1, C).
 import dataclasses
 import itertools
 import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -230,7 +231,7 @@ class PostActivationUnit(nnx.Module):
             self.norm_projection = GroupNorm(out, options)
 
     def init_middle(self, shape: UnitShape, options: ResNetOptions, rngs: nnx.Rngs) -> None:
-        """Makes what mixes places, between the two 1×1 convolutions."""
+        """Makes the layer that mixes positions, between the two 1×1 convolutions."""
         kernel = (3, 3, shape.width, shape.width)
         self.conv2 = StandardizedConv(kernel, options, rngs, shape.stride)
         self.norm2 = GroupNorm(shape.width, options)
@@ -275,7 +276,11 @@ def equal_runs(units: list[UnitShape]) -> list[list[UnitShape]]:
 
 
 def init_units(
-    shape: UnitShape, num: int, options: ResNetOptions, unit: type[nnx.Module], rngs: nnx.Rngs
+    shape: UnitShape,
+    num: int,
+    options: ResNetOptions,
+    unit: Callable[..., nnx.Module],
+    rngs: nnx.Rngs,
 ) -> list[nnx.Module]:
     """Units of one shape, drawn together: that compiles faster than one by one."""
     init = nnx.vmap(lambda rngs: unit(shape, options, rngs), axis_size=num)
@@ -289,7 +294,7 @@ def init_units(
 class Trunk(nnx.Module):
     """The root (a 7×7 convolution and a max-pool, 4 pixels to 1) and the stages of units."""
 
-    def __init__(self, options: ResNetOptions, unit: type[nnx.Module], rngs: nnx.Rngs):
+    def __init__(self, options: ResNetOptions, unit: Callable[..., nnx.Module], rngs: nnx.Rngs):
         self.options = options
         kernel = (7, 7, options.channels, options.root_width)
         self.conv_root = StandardizedConv(kernel, options, rngs, stride=2)
@@ -300,8 +305,8 @@ class Trunk(nnx.Module):
         for shapes in equal_runs(options.units):
             modules = init_units(shapes[0], len(shapes), options, unit, rngs)
             for shape, module in zip(shapes, modules, strict=True):
-                stage, name = shape.name.split("/")
-                getattr(self, stage)[name] = module
+                stage_name, name = shape.name.split("/")
+                getattr(self, stage_name)[name] = module
 
     def __call__(self, images: jax.Array, constrain: Constrain) -> tuple[jax.Array, dict[str, Any]]:
         """[B, H, W, C] -> the last feature map, and all intermediates by name."""
@@ -328,6 +333,8 @@ class Trunk(nnx.Module):
 
 class ResNet(ImageClassifier):
     """Images [B, H, W, C] (normalised, float32) -> logits [B, K] float32."""
+
+    options: ResNetOptions
 
     def __init__(self, options: ResNetOptions, rngs: nnx.Rngs):
         super().__init__(options, options.feature_channels, rngs)

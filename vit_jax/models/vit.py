@@ -4,11 +4,12 @@
     tokens = tokens + MSA(LN(tokens)); tokens + MLP(LN(tokens))    (equations 2 and 3), L times
     y      = LN(tokens)[class token]                               (equation 4)
 
-Parameters are float32 and named by their place (`blocks/attention/query/kernel`). The blocks are
+Parameters are float32 and named by their path (`blocks/attention/query/kernel`). The blocks are
 stacked: each of their parameters has a leading layer axis, and `jax.lax.scan` runs over it.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -99,8 +100,10 @@ class ViTOptions(PatchOptions):
         require_not_negative(self, "position_std", "kernel_std", "layer_scale")
         require_rates(
             self,
-            *("dropout_rate", "attention_dropout_rate"),
-            *("stochastic_depth_rate", "patch_dropout_rate"),
+            "dropout_rate",
+            "attention_dropout_rate",
+            "stochastic_depth_rate",
+            "patch_dropout_rate",
         )
         require_one_of(
             self,
@@ -245,7 +248,8 @@ class VisionTransformer(ImageClassifier):
     """Images [B, H, W, C] (normalised, float32) -> logits [B, K] float32."""
 
     INTERMEDIATES: ClassVar = (PATCH_EMBEDDINGS, BLOCK_OUTPUTS, ATTENTION_WEIGHTS, PRE_LOGITS)
-    BLOCK: ClassVar[type[nnx.Module]] = Block
+    BLOCK: ClassVar[Callable[..., nnx.Module]] = Block
+    options: ViTOptions
 
     def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
         super().__init__(options, options.representation_size or options.width, rngs)
@@ -261,7 +265,9 @@ class VisionTransformer(ImageClassifier):
                 self.position_embedding = learned
         make_blocks = nnx.vmap(lambda rngs: self.BLOCK(options, rngs), axis_size=options.depth)
         self.blocks = make_blocks(rngs.split(options.depth))
-        kept = {"dtype": "float32"} if options.norm_after_pooling else {}  # It ends in the head.
+        kept: dict[str, Any] = (
+            {"dtype": "float32"} if options.norm_after_pooling else {}
+        )  # It ends in the head.
         self.norm = layer_norm(options.width, dataclasses.replace(options, **kept), rngs)
         if options.pooling == ATTENTION_POOLING:
             self.attention_pooling = AttentionPooling(options, rngs)
@@ -329,7 +335,7 @@ class VisionTransformer(ImageClassifier):
         key: jax.Array | None = None,
         constrain: Constrain = unconstrained,
         capture: tuple[str, ...] = (),
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    ) -> tuple[jax.Array, dict[str, Any]]:
         """Tokens [B, S, D] through all blocks (equations 2 and 3), and the captured values."""
         options = self.options
         keys = None if key is None else jax.random.split(key, options.depth)

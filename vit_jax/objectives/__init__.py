@@ -63,7 +63,7 @@ def chosen_options(section: ConfigDict) -> Any:
 
 
 def resolved(section: ConfigDict) -> dict[str, Any]:
-    """`config.objective` with the chosen one's defaults in place of None; other keys as they are."""
+    """`config.objective` with the chosen one's defaults instead of None; other keys as they are."""
     return {**section.to_dict(), **dataclasses.asdict(chosen_options(section))}
 
 

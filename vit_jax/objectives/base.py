@@ -1,4 +1,4 @@
-"""What every objective is: the turn from a batch to a loss, and all that this turn needs."""
+"""The base of every objective: from a batch to a loss, and all that this needs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Objective:
         del params
         return {}
 
-    def prepare(self, batch: Batch, seed: int, step: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, seed: int, step: jax.Array | int) -> Batch:
         """The whole batch before micro-batches are made of it: mixing, corruption, views.
 
         Args:
@@ -151,7 +151,7 @@ class Objective:
         return "softmax"
 
     def describe(self) -> Sequence[str]:
-        """What is minimised, in a few words each."""
+        """The terms of the loss, in a few words each."""
         return [type(self).__name__]
 
     def describe_images(self) -> Sequence[str]:

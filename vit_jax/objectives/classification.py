@@ -43,7 +43,7 @@ class Classification(Objective):
             )
         self._encode = functools.partial(make_targets, num_classes=labels.num_classes)
 
-    def prepare(self, batch: Batch, seed: int, step: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, seed: int, step: jax.Array | int) -> Batch:
         """Finds each row's partner in the whole batch."""
         return mixing.pair(batch, step, seed, self.options.mixing)
 

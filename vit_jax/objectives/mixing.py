@@ -83,7 +83,7 @@ def cutmix_share(options: Mixing) -> float:
     return options.cutmix_probability if options.mixup_alpha else 1.0
 
 
-def pair(batch: Batch, step: jax.Array, seed: int, options: Mixing) -> Batch:
+def pair(batch: Batch, step: jax.Array | int, seed: int, options: Mixing) -> Batch:
     """Adds to each row its partner, and how the partner lies over it.
 
     The draws are the same for all rows: whether the batch is mixed, by mixup or by CutMix, λ and

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from vit_jax.choices import chosen_options
+from vit_jax.choices import Choices, chosen_options
 from vit_jax.optimizer.adafactor import scale_by_adafactor
 from vit_jax.optimizer.groups import ParameterGroups
 from vit_jax.optimizer.layerwise import add_decay, multiply_rates, scale_by_trust_ratio
@@ -83,7 +83,7 @@ def muon(
     return scale_by_muon(momentum, b1, b2, jnp.dtype(momentum_dtype))
 
 
-OPTIMIZERS = {
+OPTIMIZERS: Choices = {
     "adamw": adamw,
     "sgd": sgd,
     "lion": lion,

@@ -74,7 +74,7 @@ class ParameterGroups:
         return unflatten_dict({name: factor(name, layers[name]) for name in layers}, sep="/")
 
     def describe(self, weight_decay: float) -> str:
-        """What each rule matched, and a table of the groups of equal values."""
+        """The matches of each rule, and a table of the groups of equal values."""
         groups: dict[tuple, list[tuple[str, int]]] = {}
         for name, shape in self.shapes.items():
             layers = layer_names(name, shape)

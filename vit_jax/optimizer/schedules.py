@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-Schedule = Callable[[jax.Array], jax.Array]
+from vit_jax.choices import Choices
+
+Schedule = Callable[[jax.Array | int], jax.Array]
 
 
 class Moment(NamedTuple):
-    """Where in a run an update is."""
+    """An update's position in a run."""
 
-    step: jax.Array  # updates before it, int32
+    step: jax.Array | int  # updates before it, int32
     warmup_steps: int
     total_steps: int
 
@@ -60,13 +62,13 @@ def step(
     factor: float = 0.1,
 ) -> jax.Array:
     """`base`, times `factor` at each share of the run; by default BiT's (1912.11370)."""
-    ends = [round(share * moment.total_steps) for share in boundaries]
-    ends = jnp.maximum(jnp.asarray(ends, jnp.int32), moment.warmup_steps)
+    shares = [round(share * moment.total_steps) for share in boundaries]
+    ends = jnp.maximum(jnp.asarray(shares, jnp.int32), moment.warmup_steps)
     passed = jnp.sum(jnp.asarray(moment.step)[..., None] >= ends, axis=-1)
     return base * jnp.float32(factor) ** passed
 
 
-SCHEDULES = {
+SCHEDULES: Choices = {
     "cosine": cosine,
     "linear": linear,
     "rsqrt": rsqrt,
@@ -100,7 +102,7 @@ def make_schedule(
       A function of an integer array, the number of completed updates, to float32 rates.
     """
 
-    def schedule(step: jax.Array) -> jax.Array:
+    def schedule(step: jax.Array | int) -> jax.Array:
         rate = SCHEDULES[name](Moment(step, warmup_steps, total_steps), base, **options)
         if warmup_steps:
             warmup = jnp.minimum(1.0, step / warmup_steps)

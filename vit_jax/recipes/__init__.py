@@ -1,1 +1,1 @@
-"""What config files share: their arguments, the names of models and data, and where they start."""
+"""Shared by config files: arguments, the names of models and data, the configs they start from."""

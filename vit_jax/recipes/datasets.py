@@ -1,4 +1,4 @@
-"""What recipes know of their data, so that they can be planned without it."""
+"""Facts about the recipes' data, so that they can be planned without it."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from vit_jax.recipes.arguments import choose
 
 
 class Dataset(NamedTuple):
-    """Where a dataset is, and its sizes; 0 for what is to be counted."""
+    """The source of a dataset, and its sizes; 0 for what is to be counted."""
 
     source: str
     num_train_examples: int

@@ -1,4 +1,4 @@
-"""What the configs of Fashion-MNIST share: small enough for a CPU."""
+"""Shared by the configs of Fashion-MNIST: small enough for a CPU."""
 
 from ml_collections import ConfigDict
 

@@ -1,4 +1,4 @@
-"""Where recipes start from: a config with its data and model, and no number of the recipe's own."""
+"""The starts of recipes: a config with its data and model, and no number of the recipe's own."""
 
 from ml_collections import ConfigDict
 

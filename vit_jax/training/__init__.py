@@ -1,1 +1,1 @@
-"""What a run is made of, besides its model, data, objective and optimiser."""
+"""The parts of a run besides its model, data, objective and optimiser."""

@@ -1,4 +1,4 @@
-"""Where a run begins: its own last checkpoint, given weights, or random parameters."""
+"""The beginning of a run: its own last checkpoint, given weights, or random parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Beginning:
-    """What a run goes on from.
+    """The state that a run goes on from.
 
     Attributes:
       source: what its parameters were made for, whose mean and deviation replace the config's: the
@@ -76,7 +76,8 @@ class Beginning:
         if before != names:
             raise CheckpointError(
                 "The workdir's run was trained on other classes than the data has now "
-                f"({difference(before, names)}): restore its data, or choose another --workdir."
+                f"({difference(before, names)}): restore its data, or start from its weights in "
+                "a new --workdir, with --config.init."
             )
 
 

@@ -51,7 +51,7 @@ class Process(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """What a claim says; unknown parts of a damaged one are empty."""
+    """The content of a claim; unknown parts of a damaged one are empty."""
 
     token: str
     host: str = "an unknown host"
@@ -243,7 +243,7 @@ def json_token(path: str) -> str:
 
 
 def machine() -> str:
-    """What tells machines, their boots, and containers on them apart."""
+    """An identifier of this machine, its boot, and the container on it."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())

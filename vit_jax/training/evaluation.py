@@ -6,10 +6,11 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax.checkpoint import AVERAGED, TrainState
-from vit_jax.data.evaluation import EvaluationData
+from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import Evaluator, read_evaluators
@@ -42,8 +43,9 @@ class Evaluation:
 
     def check_same(self) -> None:
         """Raises DataError, in every process, unless all have equally many evaluation examples."""
-        for name, examples in self.data.opened.items():
-            distributed.check_same(f"evaluation examples of {name}", len(examples))
+        for names, examples in self.data.opened.items():
+            what = f"evaluation examples of {' '.join(names).strip()}"
+            distributed.check_same(what, len(examples))
 
     def due(self, step: int) -> list[tuple[Evaluator, Measure]]:
         """The evaluators that measure the state after update `step`."""
@@ -55,8 +57,9 @@ class Evaluation:
         return [pair for pair in self.measures if is_due(pair[0])]
 
     def measure(self, step: int, state: TrainState, frozen: dict) -> Results:
-        """What those due at `step` measure, of the parameters and of their averages if there are."""
-        numbers, pictures = {}, {}
+        """The results of those due at `step`, for the parameters and for their averages if any."""
+        numbers: dict[str, float] = {}
+        pictures: dict[str, np.ndarray] = {}
         parts = {"": state.params} if state.ema is None else {"": state.params, AVERAGED: state.ema}
         known = {**frozen, **state.objective}
         for evaluator, measure in self.due(step):

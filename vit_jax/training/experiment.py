@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Generator
 
 import jax
 import numpy as np
@@ -19,11 +18,12 @@ from ml_collections import ConfigDict
 from vit_jax import objectives
 from vit_jax.checkpoint import TrainState
 from vit_jax.choices import chosen_options
-from vit_jax.config import Durations, durations, model_options
+from vit_jax.config import model_options
 from vit_jax.data.dataset import Batch, Dataset, train_batches
-from vit_jax.data.evaluation import EvaluationData
+from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.data.images.transforms import eval_transform, preprocessing_of
 from vit_jax.devices import sharding
+from vit_jax.durations import Durations, durations
 from vit_jax.evaluators import base as evaluators
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import registry
@@ -111,14 +111,14 @@ class Experiment:
             for name, (shape, dtype) in shapes.items()
         }
 
-    def batches(self, start: int, stop: int | None = None) -> Iterator[Batch]:
+    def batches(self, start: int, stop: int | None = None) -> Generator[Batch]:
         """The batches of updates `start` + 1 to `stop`, by default the last; close it when done."""
         stop = self.durations.total if stop is None else stop
         rows = sharding.batch_sharding(self.mesh)
         return train_batches(self.config, self.dataset, rows, start=start, stop=stop)
 
     def setting(self, data: ConfigDict) -> evaluators.Setting:
-        """What the run's evaluators may use; `data` is `config.data`, with a folder for indices."""
+        """The setting of the run's evaluators; `data` is `config.data`, with a folder for indices."""
         image_size, channels = self.options.image_size, self.options.channels
         return evaluators.Setting(
             network=self.network,
@@ -191,7 +191,7 @@ def make_experiment(
     )
 
 
-def model_structure(name: str, options: Any) -> nnx.GraphDef:
+def model_structure(name: str, options: ModelOptions) -> nnx.GraphDef:
     """The model without its parameters."""
     key = jax.random.key(0)
     return nnx.split(nnx.eval_shape(lambda: registry.build_model(name, key, options)))[0]
@@ -208,7 +208,7 @@ def build_schedule(config: ConfigDict, durations: Durations) -> Schedule:
             warmup,
             cooldown,
         )
-    return make_schedule(
+    schedule = make_schedule(
         config.schedule.name,
         base=config.optimizer.learning_rate,
         total_steps=total,
@@ -217,3 +217,11 @@ def build_schedule(config: ConfigDict, durations: Durations) -> Schedule:
         cooldown_steps=cooldown,
         **chosen_options(config.schedule, SCHEDULES),
     )
+    if not any(float(schedule(step)) for step in {0, total // 2, total - 1}):
+        logger.warning(
+            "NOTHING WILL BE LEARNED: the learning rate of all %s updates is 0 "
+            "(config.optimizer.learning_rate=%g, and a warm-up of %s updates begins at %g).",
+            *(f"{total:,}", config.optimizer.learning_rate, f"{warmup:,}"),
+            config.schedule.warmup_start,
+        )
+    return schedule

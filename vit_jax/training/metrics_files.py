@@ -141,7 +141,8 @@ def _read_up_to(path: str, last_step: int) -> tuple[list[bytes], dict[str, Any],
 
     With them the last record, and the last value of every metric.
     """
-    lines, last_record, last_values = [], {}, {}
+    lines, last_record = [], {}
+    last_values: dict[str, Any] = {}
     content = storage.read(path) if last_step > 0 and storage.exists(path) else b""
     for line in content.splitlines():
         try:

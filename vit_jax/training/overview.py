@@ -1,4 +1,4 @@
-"""What a run is going to do, in words, before it does it."""
+"""A description of a run, in words, before it starts."""
 
 import math
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from vit_jax.choices import Choices, chosen_options
-from vit_jax.config import Durations
 from vit_jax.console import format_count
 from vit_jax.data.images.transforms import describe_training
 from vit_jax.devices import sharding
+from vit_jax.durations import Durations
 from vit_jax.model_file import Preprocessing
 from vit_jax.objectives.base import Objective
 from vit_jax.optimizer import OPTIMIZERS
@@ -90,7 +90,7 @@ def describe_durations(config: ConfigDict, durations: Durations, num_examples: i
 
 
 def describe_objective(config: ConfigDict, objective: Objective) -> str:
-    """What is minimised, and what is done to its gradients and to the result."""
+    """The objective, and how gradients and updates are treated."""
     parts = [config.objective.name, *objective.describe()]
     if config.optimizer.grad_clip_norm:
         parts.append(f"gradients clipped at norm {config.optimizer.grad_clip_norm}")

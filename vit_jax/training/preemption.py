@@ -18,13 +18,7 @@ from jax.experimental import multihost_utils
 
 logger = logging.getLogger(__name__)
 
-EXIT_CODE = 75  # sysexits.h's EX_TEMPFAIL: launchers start the same command again.
-
 _questions = itertools.count()  # Of this process; grows over the runs of a sweep, unlike steps.
-
-
-class PreemptedError(Exception):
-    """A signal asked the run to stop; its state is saved, the same command goes on from there."""
 
 
 @contextmanager

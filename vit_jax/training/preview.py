@@ -48,7 +48,7 @@ def _tile(image: np.ndarray, text: Sequence[str], lines: int) -> np.ndarray:
         picture.thumbnail((LARGEST, LARGEST))
     elif side < SMALLEST:
         factor = math.ceil(SMALLEST / side)
-        size = tuple(factor * side for side in picture.size)
+        size = factor * picture.width, factor * picture.height
         picture = picture.resize(size, Image.Resampling.NEAREST)
     tile = Image.new("RGB", (picture.width + 2, picture.height + lines * LINE_HEIGHT), "white")
     tile.paste(picture, (1, 1))

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from vit_jax.checkpoint import TrainState
 from vit_jax.devices import sharding
 from vit_jax.models import registry
+from vit_jax.models.base import ModelOptions
 from vit_jax.objectives.base import Objective
 from vit_jax.parameters import OBJECTIVE, TrainablePart
 
@@ -32,7 +33,7 @@ class Initializer(NamedTuple):
     state: Callable[[dict], TrainState]
 
 
-def initial_params(name: str, options: Any, objective: Objective, key: jax.Array) -> dict:
+def initial_params(name: str, options: ModelOptions, objective: Objective, key: jax.Array) -> dict:
     """The parameters before training, a nested dict of arrays: the model's and the objective's."""
     params = nnx.to_pure_dict(nnx.split(registry.build_model(name, key, options))[1])
     own = objective.init(jax.random.fold_in(key, OBJECTIVE_STREAM))

@@ -1,7 +1,5 @@
 """One update: loss, gradients over micro-batches, optimiser, averaged parameters."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -18,8 +16,10 @@ from vit_jax.parameters import TrainablePart
 
 STEP_STREAM = 0x57E9  # Keeps the steps' random keys apart from those of the initial parameters.
 
-# (state, frozen, batch) -> (state, metrics); the old state is donated, `frozen` never is.
-TrainStep = Callable[[TrainState, dict, Batch], tuple[TrainState, dict[str, jax.Array]]]
+Metrics = dict[str, jax.Array]
+
+# Jitted (TrainState, frozen, Batch) -> (TrainState, Metrics); donates the state, `frozen` never.
+TrainStep = jax.stages.Wrapped
 
 
 def make_train_step(
@@ -59,14 +59,9 @@ def make_train_step(
     gradient = accumulated(micro_gradient, config.optimizer.accumulation_steps, mesh)
     gradient = sharpness_aware(gradient, config, schedule, trainable)
 
-    def step(
-        state: TrainState, frozen: dict, batch: Batch
-    ) -> tuple[TrainState, dict[str, jax.Array]]:
-        weight = batch["mask"].astype(jnp.float32)
-        batch = {**batch, "weight": weight / jnp.maximum(weight.sum(), 1)}
-        stream = jax.random.fold_in(jax.random.key(config.seed), STEP_STREAM)
-        key = jax.random.fold_in(stream, state.step)
-        batch = objective.prepare(batch, config.seed, state.step)
+    def step(state: TrainState, frozen: dict, batch: Batch) -> tuple[TrainState, Metrics]:
+        key = step_key(config.seed, state.step)
+        batch = objective.prepare(with_weights(batch), config.seed, state.step)
         batch = jax.lax.with_sharding_constraint(batch, sharding.batch_sharding(mesh))
         known = {**frozen, **state.objective}
         (value, means), gradients = gradient(state, known, batch, key)
@@ -85,6 +80,18 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state, ema, own), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh)))
+
+
+def with_weights(batch: Batch) -> Batch:
+    """The batch with each example's weight in its mean, [B] float32; 0 for one that is masked."""
+    weight = batch["mask"].astype(jnp.float32)
+    return {**batch, "weight": weight / jnp.maximum(weight.sum(), 1)}
+
+
+def step_key(seed: int, step: jax.Array) -> jax.Array:
+    """The random key of an update."""
+    stream = jax.random.fold_in(jax.random.key(seed), STEP_STREAM)
+    return jax.random.fold_in(stream, step)
 
 
 def accumulated(gradient: Gradient, num_micro: int, mesh: Mesh) -> Gradient:

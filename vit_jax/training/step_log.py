@@ -1,4 +1,4 @@
-"""What the training loop reports: each step's metrics, read late, so that no device waits."""
+"""Reports of the training loop: each step's metrics, read late, so that no device waits."""
 
 import logging
 import math
@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_jax.console import Console, format_line, python_command
 from vit_jax.devices import hardware
-from vit_jax.errors import DataError
+from vit_jax.errors import DataError, NonFiniteLossError
 from vit_jax.training.clock import Clock, Throughput
 from vit_jax.training.metrics_files import MetricsWriter
 
@@ -22,10 +22,6 @@ logger = logging.getLogger(__name__)
 SLOW_DATA = 0.25  # Share of the time spent waiting for data from which on advice is given.
 STEPS_IN_FLIGHT = 2  # The host dispatches so many steps ahead of the metrics that it reads.
 TRAINING_FLOPS_PER_MAC = 6  # 2 per multiply-accumulate; backward costs twice the forward pass.
-
-
-class NonFiniteLossError(Exception):
-    """Training diverged: the loss, or its gradient, became infinite or NaN."""
 
 
 class StepLog:

@@ -14,7 +14,7 @@ from orbax.checkpoint.utils import checkpoint_steps
 
 import vit_jax
 from vit_jax import objectives
-from vit_jax.config import current_name, default_config, flatten, lookup
+from vit_jax.config import EARLIER, default_config, flatten, lookup, recorded_values
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
 from vit_jax.storage import expand, expand_source, is_remote, write_json
@@ -23,10 +23,33 @@ logger = logging.getLogger(__name__)
 
 # A run is what these keys say; with another value it cannot be the one that was interrupted.
 IDENTITY = (
-    *("model.", "batch_size", "seed", "optimizer.name", "optimizer.freeze"),
-    *("data.source", "data.data_dir", "data.train_split", "data.classes"),
-    *("data.label", "data.held_out_fraction", "data.shuffle"),
-    *("data.exclude", "data.max_train_examples"),
+    "model.",
+    "batch_size",
+    "seed",
+    "optimizer.name",
+    "optimizer.freeze",
+    "data.source",
+    "data.data_dir",
+    "data.train_split",
+    "data.classes",
+    "data.label",
+    "data.columns",
+    "data.held_out_fraction",
+    "data.holding_out",
+    "data.fold",
+    "data.shuffle",
+    "data.exclude",
+    "data.max_train_examples",
+)
+# Of these, those that say where the data is, not what it is.
+WHEREABOUTS = ("data.source", "data.data_dir", "data.exclude")
+# What to do instead of changing a key.
+INSTEAD = {
+    "batch_size": "split a batch that does not fit with --config.optimizer.accumulation_steps",
+} | dict.fromkeys(
+    WHEREABOUTS,
+    "the data there has other names or labels, or the run was recorded before they were compared; "
+    "to go on with it all the same, add --config.data.allow_changes=True",
 )
 PATH_KEYS = {
     "init": expand,
@@ -46,6 +69,21 @@ def expand_paths(config: ConfigDict) -> ConfigDict:
         *parents, last = key.split(".")
         section = lookup(config, ".".join(parents)) if parents else config
         section[last] = expanded(section[last])
+    return config
+
+
+def as_recorded(config: ConfigDict, directory: str | os.PathLike[str]) -> ConfigDict:
+    """The config, with what a run of an earlier version in the directory did and keys now choose."""
+    path = epath.Path(directory) / "config.json"
+    try:
+        recorded = flatten(json.loads(path.read_text())["config"]) if path.exists() else EARLIER
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):  # Told by `record_config`.
+        return config
+    missing = {key: value for key, value in EARLIER.items() if key not in recorded}
+    config = config.copy_and_resolve_references()
+    config.update_from_flattened_dict(missing)
+    for key, value in missing.items():
+        logger.info("config.%s=%r, as in the version that %s was started with.", key, value, path)
     return config
 
 
@@ -112,24 +150,29 @@ def has_checkpoints(directory: str | os.PathLike[str]) -> bool:
 
 
 def index_directory(directory: str | os.PathLike[str]) -> str:
-    """Where indices of the data are kept unless the config says; "", nowhere, for a URL."""
+    """The default directory of the data's indices; "", none, for a URL."""
     path = os.fspath(directory)
     return "" if is_remote(path) else os.path.join(path, "index")
 
 
 def enable_compilation_cache(directory: epath.Path) -> None:
-    """Keeps compiled programs in the workdir, unless JAX is told another place."""
-    if not jax.config.jax_compilation_cache_dir:
+    """Keeps compiled programs in the workdir, unless JAX is told another directory."""
+    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         jax.config.update("jax_compilation_cache_dir", str(directory / "compilation_cache"))
 
 
 def record_config(
-    directory: epath.Path, config: ConfigDict, num_train_examples: int, *, resuming: bool
+    directory: epath.Path,
+    config: ConfigDict,
+    num_train_examples: int,
+    data_digest: str,
+    *,
+    resuming: bool,
 ) -> None:
-    """Writes `config.json`, the resolved config with the data's size and the packages' versions.
+    """Writes `config.json`: the resolved config, the data's size and digest, packages' versions.
 
     When a run is resumed, differences from the config and the data it had are logged; raises
-    CheckpointError for one that would make it another run.
+    CheckpointError for one that would make it another run. The same data may lie elsewhere.
     """
     path = directory / "config.json"
     current = as_json(config)
@@ -137,11 +180,13 @@ def record_config(
         try:
             record = json.loads(path.read_text())
             previous, size = dict(record["config"]), record.get("num_train_examples")
+            digest = record.get("data_digest")
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error!r}): rename it to resume without comparing configs."
             ) from error
-        check_same_run(directory, previous, current)
+        moved = digest == data_digest or config.data.allow_changes
+        check_same_run(directory, previous, current, moved=moved)
         if size not in (None, num_train_examples):
             logger.warning(
                 "The data had %s training examples before this resume and has %s now: from here on "
@@ -149,10 +194,15 @@ def record_config(
                 f"{size:,}",
                 f"{num_train_examples:,}",
             )
+        elif digest not in (None, data_digest):
+            logger.warning(
+                "The names or labels of the training examples are others than before this resume."
+            )
     distributed.gather(0)  # All have read the file before it changes.
     if jax.process_index() == 0:
         record = {"config": current, "num_train_examples": num_train_examples}
-        write_json(path, {**record, "versions": package_versions()})
+        record |= {"data_digest": data_digest, "versions": package_versions()}
+        write_json(path, record)
 
 
 def as_json(config: ConfigDict) -> dict:
@@ -164,27 +214,32 @@ def as_json(config: ConfigDict) -> dict:
     return {**content, "objective": objectives.resolved(config.objective)}
 
 
-def check_same_run(directory: epath.Path, previous: dict, current: dict) -> None:
-    """Compares two configs as `record_config` describes."""
+def check_same_run(directory: epath.Path, previous: dict, current: dict, *, moved: bool) -> None:
+    """Compares two configs as `record_config` describes; `moved`: the data may lie elsewhere."""
     # A key that an older version did not know had what is now its default.
-    recorded = {current_name(key): value for key, value in flatten(previous).items()}
+    recorded = recorded_values(previous)
     for key in PATH_KEYS.keys() & recorded.keys():  # As they were given, in earlier versions.
         recorded[key] = PATH_KEYS[key](recorded[key])
     before = flatten(as_json(default_config())) | recorded
     after = flatten(current)
-    refused = []
+    refused = {}
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
         if old == new:
             continue
-        if key.startswith(IDENTITY) and key not in IDENTITY_EXCEPTIONS:
-            refused.append(f"config.{key}={old!r}, not {new!r}")
+        allowed = key in IDENTITY_EXCEPTIONS or (moved and key in WHEREABOUTS)
+        if key.startswith(IDENTITY) and not allowed:
+            refused[key] = f"config.{key}={old!r}, not {new!r}"
         else:
             logger.warning("config.%s was %r before this resume and is %r now.", key, old, new)
     if refused:
+        ways = [
+            "resume it with the config it was started with",
+            *dict.fromkeys(INSTEAD[key] for key in refused if key in INSTEAD),
+            f"or start from its weights in a new --workdir with --config.init={directory}",
+        ]
         raise CheckpointError(
-            f"{directory} holds a run with {'; '.join(refused)}: resume it with the config it was "
-            "started with, or choose another --workdir."
+            f"{directory} holds a run with {'; '.join(refused.values())}: {'; '.join(ways)}."
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.errors import WeightsError
+from vit_jax.models.base import ModelOptions
 from vit_jax.parameters import LAYERS, layer_names
 from vit_jax.tables import format_table
 from vit_jax.weights.architecture import family_name
@@ -25,13 +26,26 @@ from vit_jax.weights.resampling import (
 
 # Options that no resize can bridge.
 FIXED_OPTIONS = (
-    *("width", "depth", "mlp_width", "num_heads", "query_key_norm", "token_mlp_width"),
-    *("stage_depths", "width_factor", "preactivation", "stem_depths", "stem_width_factor"),
+    "width",
+    "depth",
+    "mlp_width",
+    "num_heads",
+    "query_key_norm",
+    "token_mlp_width",
+    "stage_depths",
+    "width_factor",
+    "preactivation",
+    "stem_depths",
+    "stem_width_factor",
 )
 # Options that leave all shapes alone but change what the parameters compute.
 SILENT_OPTIONS = (
-    *("gelu", "pooling", "norm_after_pooling", "pool_padding"),
-    *("positions", "position_placement"),
+    "gelu",
+    "pooling",
+    "norm_after_pooling",
+    "pool_padding",
+    "positions",
+    "position_placement",
 )
 HEAD_OPTIONS = ("num_classes", "representation_size")  # Heads of other models are of no use.
 ROOT = "conv_root/kernel"  # what a ResNet's first convolution ends in
@@ -40,10 +54,10 @@ Shape = tuple[int, ...]
 
 
 class Row(NamedTuple):
-    """What became of one parameter."""
+    """The treatment of one parameter."""
 
     status: str  # loaded | resized | fresh | skipped
-    name: str  # ours; for tensors that have no place in the model, the file's
+    name: str  # ours; for tensors that the model has no parameter for, the file's
     source: Shape | None  # shape in the file
     target: Shape | None  # shape in the model
     note: str = ""
@@ -51,7 +65,7 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What became of each parameter; `str(report)` is a table."""
+    """The treatment of each parameter; `str(report)` is a table."""
 
     path: str
     rows: tuple[Row, ...]
@@ -87,7 +101,7 @@ class Adaptation:
     """
 
     weights: Weights
-    options: Any  # of the model, complete
+    options: ModelOptions  # of the model, complete
     class_names: Sequence[str] = ()  # of the model; empty: it has none
     skip: str = (
         ""  # Names that match start fresh: ours, `blocks/07/mlp/dense1/kernel`, or the file's.
@@ -159,7 +173,7 @@ class Adaptation:
             )
 
     def notes(self) -> Iterator[str]:
-        """What was assumed, and differences that change what the parameters compute."""
+        """Assumptions, and differences that change what the parameters compute."""
         if self.weights.assumed:
             yield f"Assumed, as nothing says it: {', '.join(self.weights.assumed)}."
         yield from (f"Note: {remark}." for remark in self.weights.remarks)
@@ -172,7 +186,7 @@ class Adaptation:
             )
 
     def channel_notes(self) -> Iterator[str]:
-        """What keeps the model from computing the same with other channels."""
+        """The reason that keeps the model from computing the same with other channels."""
         channels, preprocessing = self.options.channels, self.weights.model_file.preprocessing
         if any(name.endswith(ROOT) for name in self.weights.parameters):
             yield (

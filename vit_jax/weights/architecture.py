@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from vit_jax.errors import UserError, WeightsError
 from vit_jax.models import registry
+from vit_jax.models.base import ModelOptions
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D
@@ -54,7 +55,7 @@ def read_sizes(parameters: Tensors, sizes: Mapping[str, tuple[str, int]]) -> dic
     for name, _ in sizes.values():
         if name not in parameters:
             raise WeightsError(f"no tensor in it becomes {name}: it is not a whole model.")
-    return {option: axis_length(parameters, *place) for option, place in sizes.items()}
+    return {option: axis_length(parameters, *axis) for option, axis in sizes.items()}
 
 
 def axis_length(parameters: Tensors, name: str, axis: int) -> int:
@@ -68,13 +69,13 @@ def axis_length(parameters: Tensors, name: str, axis: int) -> int:
 
 
 def vit_options(parameters: Tensors, sizes: Mapping = VIT_SIZES) -> dict[str, Any]:
-    """What the parameters of a Vision Transformer show: all but the image's size.
+    """The options that the parameters of a Vision Transformer show: all but the image's size.
 
     Nor the pooling where there is a class token, which need not be what is pooled.
     """
     options: dict[str, Any] = read_sizes(parameters, sizes)
-    for option, place in OPTIONAL_SIZES.items():
-        options[option] = axis_length(parameters, *place)
+    for option, axis in OPTIONAL_SIZES.items():
+        options[option] = axis_length(parameters, *axis)
     options["patch_size"] = parameters["embedding/kernel"].shape[:2]
     options["layer_scale"] = LAYER_SCALE if "blocks/layer_scale1" in parameters else 0.0
     options["query_key_norm"] = "blocks/attention/query_norm/scale" in parameters
@@ -88,7 +89,7 @@ def vit_options(parameters: Tensors, sizes: Mapping = VIT_SIZES) -> dict[str, An
 
 
 def hybrid_options(parameters: Tensors) -> dict[str, Any]:
-    """What the parameters of a hybrid show: all but the image's size."""
+    """The options that the parameters of a hybrid show: all but the image's size."""
     return {
         **vit_options(parameters, HYBRID_SIZES),
         "stem_depths": stage_depths(parameters, "stem"),
@@ -97,7 +98,7 @@ def hybrid_options(parameters: Tensors) -> dict[str, Any]:
 
 
 def resnet_options(parameters: Tensors) -> dict[str, Any]:
-    """What the parameters of a BiT ResNet show: all but the image's size."""
+    """The options that the parameters of a BiT ResNet show: all but the image's size."""
     return {
         **read_sizes(parameters, RESNET_SIZES),
         "num_classes": axis_length(parameters, *HEAD),
@@ -108,7 +109,7 @@ def resnet_options(parameters: Tensors) -> dict[str, Any]:
 
 
 def mixer_options(parameters: Tensors) -> dict[str, Any]:
-    """What the parameters of an MLP-Mixer show: all but the image's size."""
+    """The options that the parameters of an MLP-Mixer show: all but the image's size."""
     return {
         **read_sizes(parameters, MIXER_SIZES),
         "num_classes": axis_length(parameters, *HEAD),
@@ -119,9 +120,9 @@ def mixer_options(parameters: Tensors) -> dict[str, Any]:
 def stage_depths(parameters: Tensors, trunk: str) -> tuple[int, ...]:
     """The number of units in each stage of a ResNet's trunk."""
     template = f"{trunk}/stage{{stage}}/unit{{unit:02}}/conv1/kernel"
-    places = [found for name in parameters if (found := match_name(template, name))]
-    stages = range(1, 1 + max((place["stage"] for place in places), default=0))
-    return tuple(sum(place["stage"] == stage for place in places) for stage in stages)
+    units = [found for name in parameters if (found := match_name(template, name))]
+    stages = range(1, 1 + max((unit["stage"] for unit in units), default=0))
+    return tuple(sum(unit["stage"] == stage for unit in units) for stage in stages)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,11 +132,13 @@ class Family:
     options_class: type
     signature: str  # a parameter that the families after it in FAMILIES do not have
     options: Callable[[Tensors], dict[str, Any]]  # those that the parameters show
-    places: tuple[str, int] | None = None  # a parameter and its axis with an entry for each patch
+    patch_axis: tuple[str, int] | None = (
+        None  # a parameter and its axis with an entry for each patch
+    )
 
     @property
     def name(self) -> str:
-        """What kind of model it is, for messages."""
+        """The kind of model, for messages."""
         return family_name(self.options_class)
 
     @cached_property
@@ -145,7 +148,7 @@ class Family:
 
 
 def family_name(options_class: type) -> str:
-    """What kind of model an options class is of, for messages."""
+    """The kind of model that an options class is of, for messages."""
     return options_class.__name__.removesuffix("Options")
 
 
@@ -186,7 +189,7 @@ def num_heads_of_width(width: int) -> int:
     )
 
 
-def registered_name(options: Any) -> str | None:
+def registered_name(options: ModelOptions) -> str | None:
     """The name that stands for complete options, but for the input's size and the like."""
     names = family_names(type(options))
     if type(options) is ViTOptions:
@@ -198,7 +201,7 @@ def registered_name(options: Any) -> str | None:
     return None
 
 
-def name_of(options: Any) -> str:
+def name_of(options: ModelOptions) -> str:
     """A name to build complete options under; any of their family, if no one has them all."""
     return registered_name(options) or family_names(type(options))[0]
 
@@ -246,7 +249,7 @@ def find_grid(
         patches = length - fitting[0]
         for grid in (source_grid, stated, square(patches), hinted):
             if grid and math.prod(grid) == patches:
-                return fitting[0], tuple(grid)
+                return fitting[0], (grid[0], grid[1])
     raise WeightsError(
         f"the grid of its {length} position embeddings is not known: give "
         f"source_grid=(rows, columns){f'; {source_grid} does not fit' if source_grid else ''}."
@@ -271,7 +274,9 @@ def grid_of(options_class: type, options: Mapping[str, Any]) -> tuple[int, int] 
 
 
 @cache
-def abstract_parameters(name: str, options: Any) -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:
+def abstract_parameters(
+    name: str, options: ModelOptions
+) -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:
     """A model's structure and the shapes of its parameters by name; nothing is computed."""
     model = nnx.eval_shape(lambda: registry.build_model(name, jax.random.key(0), options))
     graphdef, state = nnx.split(model)

@@ -1,4 +1,4 @@
-"""What a weight file holds, in this package's terms, whatever its format."""
+"""The content of a weight file, in this package's terms, whatever its format."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ import numpy as np
 from vit_jax.errors import ConfigError, WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models import registry
+from vit_jax.models.base import ModelOptions
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import architecture
 from vit_jax.weights.architecture import POSITION_EMBEDDING, Family, find_grid, grid_of
@@ -26,7 +27,7 @@ DIVISIBLE = 1024  # By every stem's stride, which is a power of two.
 
 @dataclasses.dataclass(frozen=True)
 class Hints:
-    """What the caller knows about a file; used only where the file does not say it."""
+    """The caller's knowledge about a file; used only where the file does not say it."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     source_grid: tuple[int, int] | None = None  # of the file's position embeddings
@@ -41,7 +42,7 @@ class Hints:
 
 @dataclasses.dataclass(frozen=True)
 class Stated:
-    """What a file, or one beside it, says besides its tensors."""
+    """Statements of a file, or of one beside it, besides its tensors."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing | None = None
@@ -71,12 +72,12 @@ class Weights:
     parameters: dict[str, np.ndarray]  # by our names, "blocks/mlp/dense1/kernel"; blocks stacked
     model_file: ModelFile  # the model that they make up; no class names: the file names none
     file_names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # ours -> the file's
-    unknown: tuple[str, ...] = ()  # tensors of the file that have no place in the model
+    unknown: tuple[str, ...] = ()  # tensors of the file that the model has no parameter for
     assumed: tuple[str, ...] = ()  # what neither the file nor the caller said
     remarks: tuple[str, ...] = ()  # what this package computes in another way
 
     @cached_property
-    def options(self) -> Any:
+    def options(self) -> ModelOptions:
         """The model's options, complete and checked."""
         with translating(METADATA):
             return registry.model_options(self.model_file.name, **self.model_file.options)
@@ -130,7 +131,7 @@ def make_weights(
     shown = family.options(parameters)
     check_stated(stated, family, shown)
     exact = {option: value for option, value in shown.items() if option not in NARROWED}
-    shows_size = family.places and family.places[0] in parameters
+    shows_size = family.patch_axis and family.patch_axis[0] in parameters
     if not shows_size:
         defaults = {**defaults, "image_size": DEFAULT_IMAGE_SIZE}
     known = {**shown, **stated.options, **exact}
@@ -211,8 +212,8 @@ def input_options(
     prefix_choices: tuple[int, ...],
     hints: Hints,
 ) -> dict[str, Any]:
-    """What a parameter with an entry for each patch implies: the image's size, and its layout."""
-    name, axis = family.places
+    """The options that a parameter with an entry for each patch implies: the image's size, and its layout."""
+    name, axis = family.patch_axis
     hinted = {**options, "image_size": hints.options.get("image_size")}
     prefix, grid = find_grid(
         architecture.axis_length(parameters, name, axis),

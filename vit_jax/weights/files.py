@@ -9,7 +9,7 @@ from typing import Any
 from vit_jax import storage
 from vit_jax.errors import WeightsError
 
-Writer = Callable[[pathlib.Path], None]  # writes a file of the given name
+Writer = Callable[[pathlib.Path], object]  # writes a file of the given name
 Files = Mapping[pathlib.Path, Writer]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax.errors import ConfigError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile, as_tuple
-from vit_jax.models.base import as_pair
+from vit_jax.models.base import ModelOptions, as_pair
 from vit_jax.models.layers import LAYER_NORM_EPSILON
 from vit_jax.models.vit import CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata, preprocessor, tensor_file
@@ -136,16 +136,16 @@ def full_name(name: str) -> str:
 
 
 def read_stated(folder: pathlib.Path) -> Stated:
-    """What `config.json` and, if it is there, `preprocessor_config.json` say."""
-    place = folder / "config.json"
-    config = metadata.read_json(place)
-    with metadata.translating(place):
+    """The statements of `config.json` and, if it is there, `preprocessor_config.json`."""
+    file = folder / "config.json"
+    config = metadata.read_json(file)
+    with metadata.translating(file):
         stated = stated_by_config(config)
-    place = folder / "preprocessor_config.json"
-    if not place.exists():
+    file = folder / "preprocessor_config.json"
+    if not file.exists():
         return stated
-    config = metadata.read_json(place)
-    with metadata.translating(place):
+    config = metadata.read_json(file)
+    with metadata.translating(file):
         size = as_pair("image_size", stated.options.get("image_size", DEFAULT_SIZE))
         preprocessing, remarks = preprocessor.read(config, size)
     return dataclasses.replace(
@@ -154,7 +154,7 @@ def read_stated(folder: pathlib.Path) -> Stated:
 
 
 def stated_by_config(config: Mapping[str, Any]) -> Stated:
-    """What `config.json` says; raises ConfigError for a model that this package has not."""
+    """The statements of `config.json`; raises ConfigError for a model that this package has not."""
     for key, known in KNOWN.items():
         if key in config and config[key] not in known:
             raise ConfigError(f"{key}={config[key]!r}; this package knows {', '.join(known)}.")
@@ -163,7 +163,7 @@ def stated_by_config(config: Mapping[str, Any]) -> Stated:
     options["gelu"] = ACTIVATIONS[config.get("hidden_act", "gelu")]
     options["pooling"] = CLASS_TOKEN_POOLING
     epsilon = config.get("layer_norm_eps", DEFAULT_EPSILON)
-    remarks = ()
+    remarks: tuple[str, ...] = ()
     if epsilon != LAYER_NORM_EPSILON:
         remarks = (
             f"layer_norm_eps={epsilon} in config.json, but {LAYER_NORM_EPSILON} is computed with: "
@@ -176,7 +176,7 @@ def stated_by_config(config: Mapping[str, Any]) -> Stated:
     return Stated(options, class_names=names, remarks=remarks, loss=loss)
 
 
-def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
+def files(path: str, parameters: Tensors, options: ModelOptions, model_file: ModelFile) -> Files:
     """A folder that `ViTForImageClassification.from_pretrained` reads.
 
     Raises WeightsError naming what that model cannot express.
@@ -193,7 +193,7 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     }
 
 
-def config_of(options: Any, model_file: ModelFile) -> dict[str, Any]:
+def config_of(options: ModelOptions, model_file: ModelFile) -> dict[str, Any]:
     """`config.json`."""
     names = model_file.class_names or [f"LABEL_{index}" for index in range(options.num_classes)]
     return {
@@ -216,7 +216,7 @@ def one_or_pair(size: Any) -> Any:
     return size[0] if isinstance(size, tuple) and size[0] == size[1] else size
 
 
-def model_card(options: Any) -> str:
+def model_card(options: ModelOptions) -> str:
     """`README.md`: what the model is, and how to use it."""
     return MODEL_CARD.format(
         **{key: getattr(options, key) for key in ("depth", "width", "num_heads", "mlp_width")},

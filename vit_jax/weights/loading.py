@@ -14,6 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile
 from vit_jax.models import registry
+from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.parameters import OBJECTIVE
 from vit_jax.weights import architecture
 from vit_jax.weights.adapt import Adaptation, Report
@@ -34,7 +35,7 @@ def load_model(
     source_grid: tuple[int, int] | None = None,
     position_resize: str = "bilinear_corner",
     **options: Any,
-) -> nnx.Module:
+) -> ImageClassifier:
     """A model with the weights at `path`.
 
     Args:
@@ -63,7 +64,7 @@ def load_model(
 
 def build_model(
     weights: Weights, options: Mapping[str, Any], position_resize: str = "bilinear_corner"
-) -> nnx.Module:
+) -> ImageClassifier:
     """The model that the weights make up, with `options` instead of its own; see `load_model`."""
     check_method(position_resize)
     check_complete(weights)
@@ -84,7 +85,7 @@ def build_model(
 
 def read_initial_weights(
     path: str | os.PathLike[str],
-    options: Any,
+    options: ModelOptions,
     *,
     checkpoint: str | int = "latest",
     ema: bool = False,
@@ -108,7 +109,7 @@ def read_initial_weights(
 
 def fit_weights(
     weights: Weights,
-    options: Any,
+    options: ModelOptions,
     fresh: Mapping[str, Any],
     *,
     skip: str = "",
@@ -146,7 +147,7 @@ def fit_weights(
     return unflatten_dict(parameters, sep="/"), report
 
 
-def fresh_parameter(model_name: str, options: Any, name: str) -> jax.Array:
+def fresh_parameter(model_name: str, options: ModelOptions, name: str) -> jax.Array:
     """One parameter's initial value; under jit, so that the others are not computed."""
 
     def initialize() -> jax.Array:
@@ -166,7 +167,7 @@ def check_complete(weights: Weights) -> None:
     unknown = [*weights.unknown, *(name for name in others if not name.startswith(f"{OBJECTIVE}/"))]
     if unknown:
         raise WeightsError(
-            f"{weights.path}: {len(unknown)} tensors have no place in {weights.model_file.name}, "
+            f"{weights.path}: {len(unknown)} tensors are no parameters of {weights.model_file.name}, "
             f"the first: {unknown[0]!r}. Without them the model would compute something else; "
             "to start a training from the rest, set config.init."
         )
@@ -180,7 +181,7 @@ def announce(report: Report) -> None:
         logger.warning("Weights from %s. %s", report.path, " ".join(report.notes))
 
 
-def describe(weights: Weights, options: Any) -> ModelFile:
+def describe(weights: Weights, options: ModelOptions) -> ModelFile:
     """The description of a model with the file's weights and other options."""
     file, preprocessing = weights.model_file, weights.model_file.preprocessing
     preprocessing = preprocessing.for_channels(options.channels)

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.errors import WeightsError
+from vit_jax.models.base import ModelOptions
 
 Tensors = Mapping[str, np.ndarray]  # by full name, as "blocks/mlp/dense1/kernel"
 
@@ -159,7 +160,7 @@ def fill_name(template: str, values: Mapping[str, int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What a table made of a file's tensors."""
+    """The parameters that a table made of a file's tensors."""
 
     parameters: dict[str, np.ndarray]  # by our names, blocks stacked
     file_names: dict[str, str]  # our name -> the file's, with its `{layer}`
@@ -203,8 +204,8 @@ def read_table(rows: Iterable[Row], tensors: Tensors, num_heads: int = 0) -> Rea
             else:
                 layers.setdefault(ours, {})[layer] = part
     depth = 1 + max((layer for parts in layers.values() for layer in parts), default=-1)
-    for ours, parts in layers.items():
-        parameters[ours] = stack_layers(file_names[ours], parts, depth)
+    for ours, unstacked in layers.items():
+        parameters[ours] = stack_layers(file_names[ours], unstacked, depth)
     return Reading(parameters, file_names, tuple(unknown))
 
 
@@ -226,7 +227,8 @@ def renamed(tensors: Iterable[tuple[str, str, np.ndarray]]) -> dict[str, np.ndar
 
     Raises WeightsError if two get the same name.
     """
-    arrays, names = {}, {}
+    arrays: dict[str, np.ndarray] = {}
+    names: dict[str, str] = {}
     for name, new, array in tensors:
         if new in arrays:
             raise WeightsError(
@@ -264,10 +266,12 @@ def stack_layers(file_name: str, parts: Mapping[int, np.ndarray], depth: int) ->
     return np.stack([parts[layer] for layer in range(depth)])
 
 
-def write_table(rows: Iterable[Row], parameters: Tensors, options: Any) -> dict[str, np.ndarray]:
+def write_table(
+    rows: Iterable[Row], parameters: Tensors, options: ModelOptions
+) -> dict[str, np.ndarray]:
     """The inverse of `read_table`: a file's tensors; `options` are the model's.
 
-    Raises WeightsError, naming them, if some parameters have no place in the format.
+    Raises WeightsError, naming them, if the format has no tensor for some parameters.
     """
     tensors: dict[str, np.ndarray] = {}
     left = dict.fromkeys(parameters)
@@ -288,5 +292,5 @@ def write_table(rows: Iterable[Row], parameters: Tensors, options: Any) -> dict[
             else:
                 tensors[fill_name(row.theirs, values)] = row.transform.write(*arrays)
     if left:
-        raise WeightsError(f"this format has no place for {', '.join(left)}.")
+        raise WeightsError(f"this format has no tensor for {', '.join(left)}.")
     return tensors

@@ -1,4 +1,4 @@
-"""What tensors cannot carry, as JSON: the content of `model.json` in other places.
+"""Metadata that tensors cannot carry, as JSON: the content of `model.json` in other files.
 
 That is a sidecar beside `.npz` files and programs, and an entry of `__metadata__` in
 `.safetensors` files.
@@ -29,84 +29,84 @@ def write_entry(model_file: ModelFile) -> str:
     return json.dumps(to_json(model_file), sort_keys=True, allow_nan=False)
 
 
-def read_entry(text: str | bytes, place: str) -> ModelFile:
-    """The inverse of `write_entry`; raises WeightsError, naming the `place` of the text."""
+def read_entry(text: str | bytes, origin: str) -> ModelFile:
+    """The inverse of `write_entry`; raises WeightsError, naming the `origin` of the text."""
     try:
         return decode(text)
     except ValueError as error:
-        raise WeightsError(f"{place} {error}") from error
+        raise WeightsError(f"{origin} {error}") from error
 
 
 def sidecar_of(path: str) -> pathlib.Path:
-    """Where the description of a file lies: `NAME.json` for `NAME.npz`, else `PATH.json`."""
+    """The path of a file's description: `NAME.json` for `NAME.npz`, else `PATH.json`."""
     return pathlib.Path(f"{path.removesuffix(NPZ)}.json")
 
 
 def write_sidecar(path: str, model_file: ModelFile) -> Files:
     """The sidecar of the file `path`; raises WeightsError rather than replace another's file."""
-    place = sidecar_of(path)
-    if is_owned(place) or (os.path.exists(place) and not has_key(place, MARK)):
+    sidecar = sidecar_of(path)
+    if is_owned(sidecar) or (os.path.exists(sidecar) and not has_key(sidecar, MARK)):
         raise WeightsError(
-            f"{place} belongs to something else and would be overwritten: choose another name."
+            f"{sidecar} belongs to something else and would be overwritten: choose another name."
         )
-    return {place: json_text(to_json(model_file))}
+    return {sidecar: json_text(to_json(model_file))}
 
 
 def read_sidecar(path: str) -> ModelFile | None:
     """The description beside a file; None if there is none, or the JSON is something else."""
-    place = sidecar_of(path)
-    if is_owned(place) or not is_used(place, MARK):
+    sidecar = sidecar_of(path)
+    if is_owned(sidecar) or not is_used(sidecar, MARK):
         return None
-    return read_entry(place.read_bytes(), str(place))
+    return read_entry(sidecar.read_bytes(), str(sidecar))
 
 
-def is_owned(place: pathlib.Path) -> bool:
-    """Whether the place is that of the description of a run, or of an export of this package."""
-    return place.name == FILE_NAME and any((place.parent / name).exists() for name in OWNERS)
+def is_owned(path: pathlib.Path) -> bool:
+    """Whether the path is that of the description of a run, or of an export of this package."""
+    return path.name == FILE_NAME and any((path.parent / name).exists() for name in OWNERS)
 
 
-def is_used(place: pathlib.Path, key: str) -> bool:
+def is_used(path: pathlib.Path, key: str) -> bool:
     """Whether a JSON file is there and has the key that it is known by; warns if it has not."""
-    if not place.exists():
+    if not path.exists():
         return False
-    known = has_key(place, key)
+    known = has_key(path, key)
     if not known:
-        logger.warning("%s is not used: it does not describe the weights beside it.", place)
+        logger.warning("%s is not used: it does not describe the weights beside it.", path)
     return known
 
 
-def has_key(place: pathlib.Path, key: str) -> bool:
+def has_key(path: pathlib.Path, key: str) -> bool:
     """Whether the file holds a JSON object with the key."""
     try:
-        return key in read_json(place)
+        return key in read_json(path)
     except WeightsError:
         return False
 
 
-def read_json(place: pathlib.Path) -> dict[str, Any]:
+def read_json(path: pathlib.Path) -> dict[str, Any]:
     """A JSON object from a file; raises WeightsError if it is missing or not one."""
     try:
-        content = json.loads(place.read_bytes())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise WeightsError(f"{place} is missing.") from None
+        raise WeightsError(f"{path} is missing.") from None
     except OSError as error:
-        raise WeightsError(f"{place} cannot be read: {error.strerror}.") from None
+        raise WeightsError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{place} is not JSON: {error}.") from None
+        raise WeightsError(f"{path} is not JSON: {error}.") from None
     if not isinstance(content, dict):
-        raise WeightsError(f"{place} is not a JSON object.")
+        raise WeightsError(f"{path} is not a JSON object.")
     return content
 
 
 @contextlib.contextmanager
-def translating(place: str | pathlib.Path) -> Iterator[None]:
+def translating(path: str | pathlib.Path) -> Iterator[None]:
     """Turns what a value of the wrong kind leads to into one message that names its file."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise WeightsError(f"{place} has a value of the wrong kind: {error!r}.") from error
+        raise WeightsError(f"{path} has a value of the wrong kind: {error!r}.") from error
     except ConfigError as error:
-        raise WeightsError(f"{place}: {error}") from None
+        raise WeightsError(f"{path}: {error}") from None
 
 
 def ordered_names(names: Any) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def digest_of(tensors: Tensors) -> str:
     for name in sorted(tensors):
         array = np.ascontiguousarray(to_float32(tensors[name]))
         state.update(f"{name} {array.shape} {array.dtype.str}".encode())
-        state.update(array.reshape(-1).view(np.uint8))
+        state.update(array.reshape(-1).view(np.uint8).data)
     return state.hexdigest()
 
 

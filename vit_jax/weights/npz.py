@@ -1,7 +1,7 @@
 """Published `.npz` files: those of google-research/vision_transformer, Big Vision and BiT.
 
 Names are brought to one form on reading (no prefix, one block per layer, the first numbering of
-Flax modules), which is also the form that is written. What the tensors cannot say (GELU, place of
+Flax modules), which is also the form that is written. What the tensors cannot say (GELU, position of
 the norm, class names, preprocessing) stands in a sidecar `NAME.json` beside `NAME.npz`.
 """
 
@@ -10,12 +10,12 @@ import pathlib
 import re
 import zipfile
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile
+from vit_jax.models.base import ModelOptions
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import SINCOS_2D
 from vit_jax.models.resnet import ResNetOptions
@@ -175,18 +175,18 @@ def read(path: str, hints: Hints) -> Weights:
     )
 
 
-def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
+def files(path: str, parameters: Tensors, options: ModelOptions, model_file: ModelFile) -> Files:
     """`path` and its sidecar; raises WeightsError naming what the format cannot hold."""
     tensors = write_table(write_rows(options), parameters, options)
 
-    def write(place: pathlib.Path) -> None:
-        with place.open("wb") as file:  # numpy would append ".npz" to a name without it.
+    def write(target: pathlib.Path) -> None:
+        with target.open("wb") as file:  # numpy would append ".npz" to a name without it.
             np.savez(file, **tensors)
 
     return {pathlib.Path(path): write, **metadata.write_sidecar(path, model_file)}
 
 
-def write_rows(options: Any) -> tuple[Row, ...]:
+def write_rows(options: ModelOptions) -> tuple[Row, ...]:
     """The table of the published files with such a model."""
     if isinstance(options, ResNetOptions):
         return BIT_TABLE if options.preactivation else POSTACTIVATION_TABLE

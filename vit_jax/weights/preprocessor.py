@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.model_file import Preprocessing
-from vit_jax.models.base import as_pair
+from vit_jax.models.base import ModelOptions, as_pair
 from vit_jax.weights.metadata import per_channel
 
 RESAMPLES = {  # Pillow's numbers -> its name for them, and what stands for it here
@@ -29,7 +29,8 @@ def read(config: Mapping[str, Any], image_size: tuple[int, int]) -> tuple[Prepro
     theirs, ours = RESAMPLES[config.get("resample", BILINEAR)]
     if theirs != ours:
         remarks.append(f"preprocessor_config.json resizes by {theirs}, this package by {ours}")
-    mean, std = (0.0,), (1.0,)
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
     if config.get("do_normalize", True):
         mean, std = (values(config.get(f"image_{key}", 0.5)) for key in ("mean", "std"))
     # The library's pixels are in [0, 255] times this factor, ours in [0, 1].
@@ -78,7 +79,7 @@ def values(value: Any) -> tuple[float, ...]:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def write(options: Any, preprocessing: Preprocessing) -> dict[str, Any]:
+def write(options: ModelOptions, preprocessing: Preprocessing) -> dict[str, Any]:
     """The inverse of `read`, for a model's complete options."""
     height, width = options.image_size
     size = {"height": height, "width": width}

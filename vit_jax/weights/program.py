@@ -5,7 +5,6 @@ logits = exported.call(images)   # [B, H, W, C] float32, normalised -> [B, K] fl
 """
 
 import pathlib
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from flax.traverse_util import unflatten_dict
 
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile
+from vit_jax.models.base import ModelOptions
 from vit_jax.weights import metadata
 from vit_jax.weights.architecture import abstract_parameters
 from vit_jax.weights.files import Files
@@ -23,7 +23,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 MOST_BYTES = 2**31 - 2**24  # of parameters: 2 GiB, the format's limit, less some room for the rest
 
 
-def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
+def files(path: str, parameters: Tensors, options: ModelOptions, model_file: ModelFile) -> Files:
     """The program, its parameters inside, and a `.json` that describes its input.
 
     Raises WeightsError if the parameters are too many.
@@ -48,6 +48,6 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     )
     serialized = exported.serialize()
     return {
-        pathlib.Path(path): lambda place: place.write_bytes(serialized),
+        pathlib.Path(path): lambda target: target.write_bytes(serialized),
         **metadata.write_sidecar(path, model_file),
     }

@@ -30,7 +30,7 @@ def check_method(method: str) -> None:
 def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
     """The [new, old] float32 matrix that resamples a line of `old` points to `new`.
 
-    `bilinear_corner` keeps the end points in place, as `scipy.ndimage.zoom(order=1)`;
+    `bilinear_corner` keeps the end points, as `scipy.ndimage.zoom(order=1)`;
     `bilinear` and `bicubic` are `jax.image.resize`'s "linear" without antialiasing and "cubic".
     """
     if method == "bilinear_corner":

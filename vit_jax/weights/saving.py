@@ -5,12 +5,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
+from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, SINCOS_2D, STEM, TABLES
@@ -90,7 +92,7 @@ TRUNK_ADVICE = " Without it and the head, as features, it can be: trunk_only=Tru
 
 
 def save_model(
-    model: nnx.Module,
+    model: ImageClassifier,
     path: str | os.PathLike[str],
     format: str | None = None,
     *,
@@ -172,20 +174,22 @@ def format_of(path: str, format: str | None) -> str:
     raise WeightsError(f"{path}: {found} is written to {' or '.join(kinds)}: name it so.")
 
 
-def without_head(parameters: Tensors, options: Any) -> tuple[dict[str, np.ndarray], Any]:
+def without_head(
+    parameters: Tensors, options: ModelOptions
+) -> tuple[dict[str, np.ndarray], ModelOptions]:
     """The trunk alone: no head, and no representation layer before it."""
     trunk = {
         name: array
         for name, array in parameters.items()
         if not name.startswith(("head/", "pre_logits/"))
     }
-    changes = {"num_classes": 0}
+    changes: dict[str, Any] = {"num_classes": 0}
     if hasattr(options, "representation_size"):
         changes["representation_size"] = 0
     return trunk, dataclasses.replace(options, **changes)
 
 
-def needs_table(target: Format, options: Any) -> bool:
+def needs_table(target: Format, options: ModelOptions) -> bool:
     """Whether positions that the format does not know can be written out as a learned table."""
     if getattr(options, "positions", None) not in TABLES or options.position_placement != STEM:
         return False
@@ -196,11 +200,11 @@ def needs_table(target: Format, options: Any) -> bool:
 
 
 def with_table(
-    table: Any, parameters: Tensors, options: Any, target: Format
-) -> tuple[dict[str, np.ndarray], Any]:
+    table: jax.Array, parameters: Tensors, options: ViTOptions, target: Format
+) -> tuple[dict[str, np.ndarray], ViTOptions]:
     """The same model with its positions [1, S, D] as a learned table."""
     prefix_rows = "prefix_positions" in target.values  # The format has no choice but to have them.
-    table = np.asarray(table)[:, 0 if prefix_rows else options.num_prefix_tokens :]
+    learned = np.asarray(table)[:, 0 if prefix_rows else options.num_prefix_tokens :]
     others = {
         name: array
         for name, array in parameters.items()
@@ -211,10 +215,10 @@ def with_table(
         positions=LEARNED_1D,
         prefix_positions=prefix_rows or not options.num_prefix_tokens,
     )
-    return {**others, POSITION_EMBEDDING: table}, options
+    return {**others, POSITION_EMBEDDING: learned}, options
 
 
-def check_expressible(format: str, options: Any) -> None:
+def check_expressible(format: str, options: ModelOptions) -> None:
     """Raises WeightsError naming the first option that the format cannot express."""
     target = FORMATS[format]
     if target.models and type(options) not in target.models:

@@ -83,9 +83,9 @@ def has_stages(options: Any) -> bool:
     return isinstance(options, HybridOptions) and len(options.stem_depths) > 0
 
 
-def qkv(place: str, *names: str) -> tuple[str, ...]:
+def qkv(path: str, *names: str) -> tuple[str, ...]:
     """Our names of the projections that timm keeps in one tensor."""
-    return tuple(f"{place}/{name}/{{kernel,bias}}" for name in names)
+    return tuple(f"{path}/{name}/{{kernel,bias}}" for name in names)
 
 
 TABLE = table(
@@ -142,7 +142,8 @@ def read(path: str, hints: Hints) -> Weights:
     norm_after_pooling = "fc_norm.weight" in tensors
     options = {**stated.options, "norm_after_pooling": norm_after_pooling}
     pooling = AVERAGE_POOLING if norm_after_pooling else CLASS_TOKEN_POOLING
-    assumed, remarks = (), ()
+    assumed: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     width = axis_length(tensors, "patch_embed.proj.weight", 0)
     if "num_heads" not in options:
         hinted = hints.options.get("num_heads")
@@ -172,20 +173,20 @@ def prefix_choices(tensors: Tensors, options: Mapping[str, Any]) -> tuple[int, .
 
 
 def read_stated(path: pathlib.Path, entries: Mapping[str, str]) -> Stated:
-    """What the file's own metadata says, else the `config.json` beside it, if it is timm's."""
+    """The statements of the file's own metadata, else of the `config.json` beside it, if it is timm's."""
     if METADATA_KEY in entries:
         return Stated.by(metadata.read_entry(entries[METADATA_KEY], metadata.METADATA))
-    place = path.with_name("config.json")
-    if not metadata.is_used(place, "architecture"):
+    file = path.with_name("config.json")
+    if not metadata.is_used(file, "architecture"):
         return Stated()
-    with metadata.translating(place):
-        return stated_by_config(metadata.read_json(place))
+    with metadata.translating(file):
+        return stated_by_config(metadata.read_json(file))
 
 
 def stated_by_config(config: Mapping[str, Any]) -> Stated:
-    """What timm's `config.json` says; raises WeightsError for what this package cannot compute."""
+    """The statements of timm's `config.json`; raises WeightsError for what this package cannot compute."""
     given = {**config.get("pretrained_cfg", {}), **config, **config.get("model_args", {})}
-    options = {}
+    options: dict[str, Any] = {}
     if given.get("global_pool"):
         options["pooling"] = translate("global_pool", given["global_pool"], POOLINGS)
     if given.get("act_layer"):
@@ -231,11 +232,11 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     if isinstance(options, HybridOptions):
         logger.warning("Note: %s.", HYBRID_REMARK)
     entries = {"format": "pt", METADATA_KEY: metadata.write_entry(model_file)}
-    write, place = tensor_file.writer(tensors, entries), pathlib.Path(path)
-    if place.suffix == ".safetensors":
-        return {place: write}
+    write, target = tensor_file.writer(tensors, entries), pathlib.Path(path)
+    if target.suffix == ".safetensors":
+        return {target: write}
     config = json_text(timm_config(options, model_file))
-    return {place / "model.safetensors": write, place / "config.json": config}
+    return {target / "model.safetensors": write, target / "config.json": config}
 
 
 def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:

@@ -114,6 +114,9 @@ def test_a_few_images_still_give_something_to_evaluate(tmp_path, data):
     write_class(tmp_path, "cat", 2)
     write_class(tmp_path, "dog", 2)
     data.held_out_fraction = 1e-6
+    assert open_split(data, tmp_path, "").labels.tolist() in ([0, 1], [1, 0])
+    assert len(open_split(data, tmp_path)) == 2
+    data.holding_out = "hash"
     assert len(open_split(data, tmp_path, "")) == 1
     assert len(open_split(data, tmp_path)) == 3
 

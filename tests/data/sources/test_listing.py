@@ -13,7 +13,8 @@ import pytest
 
 from tests.runs import ROOT
 from vit_jax.data.sources import listing as module
-from vit_jax.data.sources.listing import images_below, list_classes
+from vit_jax.data.sources.contents import Walk
+from vit_jax.data.sources.listing import list_classes
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import DataError
 
@@ -251,7 +252,7 @@ def test_links_that_lead_back_are_not_followed(tmp_path):
     (tmp_path / "a" / "other").symlink_to(tmp_path / "b")
     (tmp_path / "b" / "back").symlink_to(tmp_path / "a")
     (tmp_path / "a" / "loop").symlink_to(tmp_path / "a" / "loop")
-    assert sorted(images_below(str(tmp_path), "a")) == ["a/1.jpg", "a/other/1.jpg"]
+    assert sorted(Walk(str(tmp_path)).images_below("a")) == ["a/1.jpg", "a/other/1.jpg"]
 
 
 def test_odd_names_are_listed_as_they_are(tmp_path, data):

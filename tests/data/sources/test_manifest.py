@@ -8,6 +8,7 @@ import fsspec
 import numpy as np
 import pytest
 
+from vit_jax.data.sources.columns import is_columns
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 
@@ -304,3 +305,76 @@ def test_other_files(write, data, tmp_path):
         data.source = f"manifest:{tmp_path / name}"
         with pytest.raises(DataError, match=rf"{name}: no such file"):
             open_split(data)
+
+
+# ---------------------------------------------------------------------------- other columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "header"),
+    [
+        ("path=image,label=breed,split=set", "image,breed,set"),
+        ("path = my image , label=the breed", "my image,the breed,set"),
+        ("path=p,label=breed,split=set", "p,breed,set"),
+        ("label=breed,split=set", "path,breed,set"),
+        ("label=breed,split=set", "file_name,breed,set"),
+        ("path={image},label=breed,split=set", "image,breed,set"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_columns_of_other_names(write, data, columns, header, kind):
+    rows = [("1.jpg", "cat", "train"), ("2.jpg", "dog", "train"), ("3.jpg", "dog", "valid")]
+    if "split" not in columns:
+        rows = rows[:2]
+    names = header.split(",")
+    text = "\n".join([header, *map(",".join, rows)])
+    if kind == "jsonl":
+        text = lines(*(dict(zip(names, row, strict=True)) for row in rows))
+    write(text, f"list.{kind}")
+    data.columns = columns
+    assert labels(open_split(data)) == {"1.jpg": 0, "2.jpg": 1}
+    if "split" in columns:
+        assert labels(open_split(data, "")) == {"3.jpg": 1}
+
+
+def test_a_path_that_is_made_of_columns(write, data):
+    """As in Kaggle's tables: names of files without their folder and extension."""
+    write("id,part,breed,label\n7,a,cat,x\n8,b,dog,y\n")
+    data.columns = "path=train/{part}/{id}.jpg,label=breed"
+    assert labels(open_split(data)) == {"train/a/7.jpg": 0, "train/b/8.jpg": 1}
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_several_labels_in_a_column_of_another_name(write, data, kind):
+    text = "path,label,tags\n1.jpg,x,sky;tree\n2.jpg,x,\n"
+    if kind == "jsonl":
+        text = lines(
+            {"path": "1.jpg", "label": "x", "tags": ["sky", "tree"]},
+            {"path": "2.jpg", "label": "x", "tags": []},
+        )
+    write(text, f"list.{kind}")
+    data.columns = "labels=tags"
+    assert sets(open_split(data)) == {"1.jpg": [1, 1], "2.jpg": [0, 0]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            "label=species",
+            r"list\.csv:2: .*label=species: there is no column 'species'.* are path, br",
+        ),
+        ("path={id}.jpg,label=breed", r"there is no column 'id'"),
+        ("", r"list\.csv:2: expected path, .*config\.data\.columns, such as path=image"),
+    ],
+)
+def test_columns_that_are_not_there_are_named(write, data, columns, message):
+    write("path,breed\n1.jpg,cat\n2.jpg,dog\n")
+    data.columns = columns
+    with pytest.raises(DataError, match=message):
+        open_split(data)
+
+
+@pytest.mark.parametrize("value", ["image", "path=", "image=path", "path=a,path=b", "path=a,", 3])
+def test_what_columns_are_not(value):
+    assert not is_columns(value)

@@ -67,7 +67,7 @@ class Jpeg:
         return dataclasses.replace(self, content=b"", pixels=self.decode())
 
     def stored_box(self, box: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-        """Where a box (top, left, height, width) of the upright image lies in the stored one."""
+        """The box, in the stored image, of a box (top, left, height, width) of the upright one."""
         transposed, rows_reversed, columns_reversed = _UPRIGHT[self.orientation]
         (top, left, height, width), (whole_height, whole_width) = box, self.size
         if rows_reversed:

@@ -20,7 +20,7 @@ _FREE_SHARE = 8  # So much smaller a picture is allowed whatever the size of its
 
 
 def decoded_bytes(height: int, width: int) -> int:
-    """What a picture of this size takes in memory."""
+    """The bytes that a picture of this size takes in memory."""
     return height * width * _BYTES_PER_PIXEL
 
 

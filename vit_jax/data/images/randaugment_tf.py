@@ -37,7 +37,7 @@ def randaug_tf(
 
     Args:
         image: uint8 [H, W, 1 or 3].
-        rng: chooses the operations, their signs and places.
+        rng: chooses the operations, their signs and positions.
         layers: how many operations.
         magnitude: M of the papers; 10 or 15 of AugReg's (2, M).
     """
@@ -141,7 +141,7 @@ def color(image: np.ndarray, factor: float) -> np.ndarray:
     if image.shape[2] == 1:
         return image
     unit = np.multiply(image, np.float32(1 / 255), dtype=np.float32)
-    unit *= np.float32([0.2989, 0.587, 0.114])
+    unit *= np.array([0.2989, 0.587, 0.114], np.float32)
     grey = (unit[..., :1] + unit[..., 1:2] + unit[..., 2:]) * np.float32(255.5)
     return _blend(grey.astype(np.uint8), image, factor)
 

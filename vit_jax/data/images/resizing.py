@@ -43,9 +43,9 @@ def resizer(how: Resampling) -> Resizer:
 
 
 def without_excess(
-    sides: Size, scaled: Size, size: Size, place: Callable[[], float]
+    sides: Size, scaled: Size, size: Size, position: Callable[[], float]
 ) -> tuple[Size, Box]:
-    """What to resize an image to, and of it what, before `size` is cut out of the result.
+    """The size to resize an image to, and the box of it, before `size` is cut out of the result.
 
     Nearly always `scaled` and the whole. But brought to some width, a strip of a few pixels would
     fill the memory: of one, a part that is still much longer than `size`.
@@ -54,7 +54,7 @@ def without_excess(
         sides: (height, width) of the image.
         scaled: those that the whole would have.
         size: what is cut out later.
-        place: where the part of a strip lies, from 0 (its top or left end) to 1.
+        position: of the part of a strip in it, from 0 (its top or left end) to 1.
     """
     longest = _LONGEST * max(*size, min(scaled))
     if max(scaled) <= longest:
@@ -63,7 +63,7 @@ def without_excess(
     kept = tuple(
         round(side * part / whole) for side, part, whole in zip(sides, short, scaled, strict=True)
     )
-    at = place()
+    at = position()
     return short, (
         *(int((side - part) * at) for side, part in zip(sides, kept, strict=True)),
         *kept,
@@ -193,7 +193,7 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 # Pillow's kernel, its radius, OpenCV's, and the reduction from which on a filter has to make up for
 # the difference: a triangle filtered by three taps is one of up to twice the width; cubics are not.
-_KERNELS = {
+_KERNELS: dict[str, tuple[Callable, int, Callable, float]] = {
     "bilinear": (_linear, 1, _linear, 1.0),
     "bicubic": (functools.partial(_cubic, a=-0.5), 2, functools.partial(_cubic, a=-0.75), 0.5),
 }

@@ -1,4 +1,4 @@
-"""What happens to each image on the host: decoded, cropped or resized, mirrored, augmented.
+"""The treatment of each image on the host: decoded, cropped or resized, mirrored, augmented.
 
 Everything is a function of the image and, in training, of a NumPy Generator. Images stay uint8:
 the device normalises them.
@@ -7,7 +7,6 @@ the device normalises them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import ml_collections
 import numpy as np
@@ -49,7 +48,7 @@ def describe_training(data: ml_collections.ConfigDict) -> list[str]:
 
 def train_transform(
     data: ml_collections.ConfigDict, image_size: tuple[int, int], channels: int
-) -> Callable[[bytes | np.ndarray, np.random.Generator], np.ndarray]:
+) -> functools.partial[np.ndarray]:
     """Builds the training transform: crop, mirror every other image, augment.
 
     Returns:
@@ -65,7 +64,7 @@ def train_transform(
         _train,
         channels=channels,
         how=decoding_of(data),
-        size=tuple(image_size),
+        size=image_size,
         resize=resizer(data),
         crop=crop,
         flip=data.flip,
@@ -119,7 +118,7 @@ def eval_transform(
     image_size: tuple[int, int],
     channels: int,
     max_image_gib: float = MAX_IMAGE_GIB,
-) -> Callable[[bytes | np.ndarray], np.ndarray]:
+) -> functools.partial[np.ndarray]:
     """Builds the evaluation transform.
 
     "resize" resizes the whole image; "center" brings the smaller side to `preprocessing.resize`,
@@ -164,6 +163,6 @@ def _evaluate(
         return resize(picture, size)
     sides = size_of(picture)
     scaled = tuple(round(side * smaller_side / min(sides)) for side in sides)
-    array = resize(picture, *without_excess(sides, scaled, size, place=lambda: 0.5))
+    array = resize(picture, *without_excess(sides, scaled, size, position=lambda: 0.5))
     top, left = ((whole - part) // 2 for whole, part in zip(array.shape, size, strict=False))
     return array[top : top + size[0], left : left + size[1]]

@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.data.images.jpeg import Jpeg
 from vit_jax.data.images.picture import STANDARD, Decoding, decode_for_later
-from vit_jax.data.sources.examples import Example, Source
+from vit_jax.data.sources.examples import Example, LabelSets, Source
 from vit_jax.data.sources.views import View
 from vit_jax.errors import DataError
 
@@ -33,6 +33,11 @@ class Cached(View):
         self._held: dict[int, Example] = {}
         self._lock = threading.Lock()
 
+    @property
+    def labels(self) -> np.ndarray | LabelSets | None:
+        """The source's own."""
+        return self.source.labels
+
     def fetch(self, indices: Sequence[int]) -> Iterator[Example | Exception]:
         """Several examples; see `Source`."""
         held = {index: self._held.get(index) for index in indices}
@@ -55,7 +60,7 @@ class Cached(View):
             image = decode_for_later(example.image, self._channels, self._how)
         except DataError as error:
             raise DataError(f"{example.name}: {error}") from error
-        example = example._replace(image=image)
+        example = example._replace(image=image)  # type: ignore[arg-type]
         size = (image.pixels if isinstance(image, Jpeg) else image).nbytes
         with self._lock:
             if index not in self._held and size <= self._free:

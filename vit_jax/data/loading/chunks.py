@@ -140,7 +140,7 @@ class Chunks:
         except DataError as error:
             return error
         last = loaded[-1]
-        images[len(loaded) :] = images[last]
+        images[len(loaded) :] = images[last]  # type: ignore[index]  # One is loaded at least.
         targets = np.asarray([labels.get(row, labels[last]) for row in range(len(rows))])
         return {
             "image": images,

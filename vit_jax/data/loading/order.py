@@ -30,11 +30,11 @@ class Order:
         indices = np.empty_like(positions)
         for epoch in np.unique(epochs).tolist():
             rows = epochs == epoch
-            indices[rows] = self._of_epoch(offsets[rows], epoch)
+            indices[rows] = self._of_epoch(offsets[rows], (self.seed, epoch))
         return indices
 
-    def _of_epoch(self, offsets: np.ndarray, epoch: int) -> np.ndarray:
-        size, key = self.num_examples, (self.seed, epoch)
+    def _of_epoch(self, offsets: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+        size = self.num_examples
         if self.block == 1 or size <= self.block:
             return permute(offsets, size, key)
         runs, inner = np.divmod(offsets, self.block)

@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import grain
@@ -53,7 +53,7 @@ def local_rows(sharding: jax.sharding.Sharding, batch_size: int) -> np.ndarray:
 
 def host_batches(
     loading: Loading, rows: np.ndarray, start: int = 0, stop: int | None = None
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """Loads the rows `rows` [R] of the global batches `start`, `start` + 1, … in the background.
 
     Arguments and errors as in `batches`. Yields image uint8 [R, H, W, C], label int32 [R] or float32
@@ -114,11 +114,11 @@ def _start_worker(index: int, count: int) -> None:
 
 
 def _gather(
-    chunks: Iterator[dict[str, Any] | DataError],
+    chunks: Generator[Any],  # Parts of batches, or the DataError of one.
     num_parts: int,
     skipping: Skipping | None,
     buffers: Buffers | None,
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """Joins each `num_parts` chunks to a batch; closing the generator stops the threads."""
     try:
         for number in itertools.count():
@@ -163,7 +163,7 @@ def to_global(
     """Starts the transfer of this process's rows, as its part of arrays [batch_size, ...]."""
 
     def put(values: np.ndarray) -> jax.Array:
-        def shard(index: tuple[slice, ...]) -> np.ndarray:
+        def shard(index: Any) -> np.ndarray:
             start, stop, _ = index[0].indices(batch_size)
             first = np.searchsorted(rows, start)
             return values[first : first + stop - start]
@@ -176,7 +176,7 @@ def to_global(
 
 def batches(
     loading: Loading, sharding: jax.sharding.Sharding, start: int = 0, stop: int | None = None
-) -> Iterator[dict[str, jax.Array]]:
+) -> Generator[dict[str, jax.Array]]:
     """Yields global batches, on the devices, the same for every layout of processes and threads.
 
     Args:
@@ -202,8 +202,8 @@ def batches(
 
 
 def _transferred(
-    loaded: Iterator[Batch], rows: np.ndarray, sharding: jax.sharding.Sharding, batch_size: int
-) -> Iterator[dict[str, jax.Array]]:
+    loaded: Generator[Batch], rows: np.ndarray, sharding: jax.sharding.Sharding, batch_size: int
+) -> Generator[dict[str, jax.Array]]:
     with contextlib.closing(loaded):
         for batch in loaded:
             yield to_global(batch, rows, sharding, batch_size)

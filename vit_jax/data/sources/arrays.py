@@ -13,7 +13,8 @@ import ml_collections
 import numpy as np
 
 from vit_jax.data.sources.examples import Example, Source
-from vit_jax.data.sources.splits import EVALUATION_SPLITS, Shape, Splits
+from vit_jax.data.sources.split_names import EVALUATION_SPLITS
+from vit_jax.data.sources.splits import Shape, Splits
 from vit_jax.errors import ConfigError, DataError
 
 _MOST_DIMENSIONS = 4  # Images, rows, columns, channels.
@@ -199,7 +200,7 @@ def fake(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits
         raise ConfigError("config.data.source=fake needs --config.model.num_classes=NUMBER.")
     train = functools.partial(Fake, data.num_train_examples or 1024, shape, 0)
     evaluation = functools.partial(Fake, data.num_eval_examples or 64, shape, 1 << 16)
-    splits = {"train": train} | dict.fromkeys(EVALUATION_SPLITS, evaluation)
+    splits: Splits = {"train": train, **dict.fromkeys(EVALUATION_SPLITS, evaluation)}
     # Those numbers are the sizes of the splits as configured, whatever slices they name.
     if data.num_eval_examples and data.eval_split:
         splits[data.eval_split] = evaluation

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from vit_jax.errors import DataError
+
+_MOST_NAMES = 1 << 21  # Of a digest: some seconds.
 
 
 class Example(NamedTuple):
@@ -107,6 +111,25 @@ class Source:
     def name_of(self, index: int) -> str:
         """The example's name, without reading it where the source can."""
         return self[index].name
+
+
+def digest_of(source: Source) -> str:
+    """What a list of examples is, in 16 hexadecimal digits: its classes, labels and names, in order.
+
+    Where labels are not at hand they do not count, and beyond 2**21 examples evenly spread names do
+    for all.
+    """
+    labels = source.labels
+    arrays = [labels.classes, labels.ends] if isinstance(labels, LabelSets) else [labels]
+    digest = hashlib.blake2b(f"{len(source)}".encode(), digest_size=8)
+    for array in arrays:
+        if array is not None:
+            digest.update(np.asarray(array, np.int64).tobytes())
+    stride = -(-len(source) // _MOST_NAMES) or 1
+    names = (source.name_of(index) for index in range(0, len(source), stride))
+    for name in itertools.chain(source.class_names, [""], names):
+        digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
+    return digest.hexdigest()
 
 
 def as_label(label: np.ndarray) -> int | np.ndarray:

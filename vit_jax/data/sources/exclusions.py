@@ -44,13 +44,18 @@ def leave_out(source: Source, path: str) -> Source:
             kept.append(index)
     logger.info(
         "config.data.exclude=%s: %s of %s training examples are left out.",
-        *(path, f"{len(source) - len(kept):,}", f"{len(source):,}"),
+        path,
+        f"{len(source) - len(kept):,}",
+        f"{len(source):,}",
     )
     if unmatched := sorted(names - found):
         logger.warning(
             "config.data.exclude=%s: %s of its %s names are no training example's: %s. The first "
             "training example is called %s.",
-            *(path, f"{len(unmatched):,}", f"{len(names):,}", abbreviate(unmatched, 3)),
+            path,
+            f"{len(unmatched):,}",
+            f"{len(names):,}",
+            abbreviate(unmatched, 3),
             source.name_of(0),
         )
     if not kept:
@@ -59,7 +64,9 @@ def leave_out(source: Source, path: str) -> Source:
     if lost := sorted(_classes_of(source) - _classes_of(left)):
         logger.warning(
             "config.data.exclude=%s leaves no training example of %d classes: %s.",
-            *(path, len(lost), abbreviate([source.class_names[label] for label in lost])),
+            path,
+            len(lost),
+            abbreviate([source.class_names[label] for label in lost]),
         )
     return left
 

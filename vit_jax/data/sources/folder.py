@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Sequence
 
@@ -10,24 +11,26 @@ import ml_collections
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.data.sources.listing import (
-    IMAGE_EXTENSIONS,
-    Listing,
-    folders_in,
-    images_below,
-    list_classes,
-)
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, Walk, holds_run
+from vit_jax.data.sources.holding_out import Pool, hold_out
+from vit_jax.data.sources.listing import Listing, folders_in, list_classes
 from vit_jax.data.sources.names import ImageFiles
-from vit_jax.data.sources.splits import (
+from vit_jax.data.sources.split_names import (
     EVALUATION_SPLITS,
+    find_by_purpose,
+    find_split,
+    purpose_of,
+)
+from vit_jax.data.sources.splits import (
     Shape,
     Splits,
     check_known_classes,
-    hold_out,
     with_synonyms,
 )
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 _LAYOUT = (
     "expected DIR/train/CLASS/*.jpg with DIR/val/CLASS/*.jpg (or validation, or test), or only "
@@ -38,8 +41,8 @@ _LAYOUT = (
 def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     """Lists the splits below the folder `location`; the training split's classes serve them all.
 
-    "validation", "val" and "test" stand for one another where the exact one is absent. Without any
-    of them, `held_out_fraction` of the training images is held out.
+    Splits go by the names in `split_names`, which stand for one another where the exact one is
+    absent. Without one for evaluation, some of the training images are held out: `holding_out`.
 
     Args:
         location: a path, or a URL that fsspec knows.
@@ -55,19 +58,21 @@ def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Spli
     if not there or not storage.is_folder(root):
         raise DataError(f"config.data.source=folder:{location}: no such folder; {_LAYOUT}.")
     names = folders_in(root)
-    evaluation = [name for name in EVALUATION_SPLITS if name in names]
+    train = find_by_purpose(names, "train")
+    evaluation = find_split(names, EVALUATION_SPLITS)
     if not evaluation:
-        prefix = "train/" if "train" in names else ""
+        prefix = f"{train}/" if train else ""
         listing = functools.cache(lambda: _list(root, prefix, data.index_dir))
         splits = hold_out(
-            lambda: listing().hashes,
+            lambda: Pool(listing().hashes, listing().labels, listing().class_names),
             lambda indices: Subset(_files(root, listing()), indices),
-            data.held_out_fraction,
+            data,
             storage.join(root, prefix),
         )
         return with_synonyms(splits)
+    names = _split_folders(root, names)
     # A trained model may be evaluated without its training images: then the split's own classes.
-    reference = "train" if "train" in names else evaluation[0]
+    reference = train or evaluation
 
     def open_split(name: str) -> ImageFiles:
         if name == reference:
@@ -83,6 +88,20 @@ def folder(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Spli
         return _files(root, listing, classes)
 
     return with_synonyms({name: functools.partial(open_split, name) for name in names})
+
+
+def _split_folders(root: str, names: list[str]) -> list[str]:
+    """Those of the folders in `root` that do not hold a run or an export."""
+    runs = [name for name in names if not purpose_of(name) and _holds_run(root, name)]
+    if runs:
+        logger.warning(
+            "%s: folders that hold runs or exports, which are no data: %s", root, ", ".join(runs)
+        )
+    return [name for name in names if name not in runs]
+
+
+def _holds_run(root: str, name: str) -> bool:
+    return holds_run({entry.name for entry in storage.list_folder(storage.join(root, name))})
 
 
 def _files(root: str, listing: Listing, classes: Sequence[str] | None = None) -> ImageFiles:
@@ -105,15 +124,20 @@ def _find_classes(root: str, prefix: str) -> list[str]:
     """The class folders in `root`/`prefix` that hold images, without listing all of these."""
     where = storage.join(root, prefix)
     folders = folders_in(where)
-    classes = [name for name in folders if any(images_below(root, f"{prefix}{name}"))]
+    classes = [name for name in folders if any(Walk(root).images_below(f"{prefix}{name}"))]
     _check_classes(where, classes, least=2)
     return classes
 
 
 def _check_classes(where: str, classes: Sequence[str], least: int) -> None:
     if len(classes) < least:
+        name = os.path.basename(where.rstrip("/"))
+        taken = (
+            f" {name}/ is taken for a split, by its name: if it is a class, put all class folders "
+            "into one called train."
+        )
         raise DataError(
             f"{where}: need at least {least} class folders with images, found "
-            f"{', '.join(classes) or 'none'}; {_LAYOUT}. "
+            f"{', '.join(classes) or 'none'}; {_LAYOUT}.{taken if purpose_of(name) else ''} "
             f"Image files end in {', '.join(IMAGE_EXTENSIONS)}."
         )

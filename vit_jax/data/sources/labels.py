@@ -46,7 +46,7 @@ def kitti_distance(features: Features) -> int:
 
 def interval(value: float, starts: tuple[float, ...]) -> int:
     """The last interval that starts below `value`."""
-    return int(np.flatnonzero(np.float32(starts) < np.float32(value))[-1])
+    return int(np.flatnonzero(np.asarray(starts, np.float32) < np.float32(value))[-1])
 
 
 def sixteenth(feature: str, steps: int) -> Callable[[Features], int]:

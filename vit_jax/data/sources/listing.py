@@ -16,21 +16,20 @@ import pathlib
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 from vit_jax import storage
+from vit_jax.data.sources.contents import UNWATCHED, Walk, is_system, status_of
 from vit_jax.data.sources.names import Names
 from vit_jax.data.sources.splits import uniform_hash
-from vit_jax.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-
-_FORMAT = 1
+_FORMAT = 2
 _THREADS = 16  # Stores and file servers answer several questions at once.
 _SETTLED_SECONDS = 2.0  # A file added as shortly after another may leave the same time behind.
 _ARRAYS = ("labels", "hashes", "modified")
@@ -90,7 +89,10 @@ def list_classes(root: str, prefix: str, index_dir: str) -> Listing:
     listing = _scan(root, prefix)
     logger.info(
         "%s: %s images in %d class folders listed in %.1f s.",
-        *(where, f"{len(listing.files):,}", len(listing.class_names), time.time() - started),
+        where,
+        f"{len(listing.files):,}",
+        len(listing.class_names),
+        time.time() - started,
     )
     # Before a folder has settled, a change might go unnoticed.
     if listing.files and max(listing.modified) < (started - _SETTLED_SECONDS) * 1e9:
@@ -107,73 +109,31 @@ def natural_order(name: str) -> tuple[list[str | int], str]:
 
 
 def folders_in(path: str) -> list[str]:
-    """The names of the folders in a folder, in natural order, without hidden ones."""
+    """The names of the folders in a folder, in natural order, without hidden ones and systems' own."""
     entries = storage.list_folder(path)
     return sorted(
-        (name for name, is_folder in entries if is_folder and name[0] != "."), key=natural_order
+        (name for name, is_folder in entries if is_folder and not is_system(name)),
+        key=natural_order,
     )
-
-
-def is_image(name: str) -> bool:
-    """Whether a file's name says that it is an image, and not a hidden one."""
-    return name[0] != "." and name.lower().endswith(IMAGE_EXTENSIONS)
-
-
-Directory = tuple[str, int]  # Its path relative to the root, and when it was modified.
-
-
-def images_below(
-    root: str,
-    folder: str,
-    directories: list[Directory] | None = None,
-    above: frozenset[tuple[int, int]] = frozenset(),
-) -> Iterator[str]:
-    """The image files anywhere below `root`/`folder`, relative to `root`; hidden ones are not.
-
-    Links to folders are followed, but not back to one that they lie in. Every directory is added to
-    `directories`, if given, before it is listed. Raises DataError if one cannot be.
-    """
-    path = storage.join(root, folder)
-    modified = 0
-    if not storage.is_remote(path):
-        status = _status(path)
-        modified, identity = status.st_mtime_ns, (status.st_dev, status.st_ino)
-        if identity in above:
-            return
-        above |= {identity}
-    if directories is not None:
-        directories.append((folder, modified))
-    for name, is_folder in storage.list_folder(path):
-        if is_folder and name[0] != ".":
-            yield from images_below(root, f"{folder}/{name}", directories, above)
-        elif not is_folder and is_image(name):
-            yield f"{folder}/{name}"
-
-
-def _status(path: str) -> os.stat_result:
-    try:
-        return os.stat(path)
-    except OSError as error:
-        raise DataError(f"{path}: this folder cannot be listed ({error.strerror})") from error
 
 
 def _scan(root: str, prefix: str) -> Listing:
     """Lists the class folders, several at a time."""
     where = storage.join(root, prefix)
-    modified = 0 if storage.is_remote(where) else _status(where).st_mtime_ns
-    directories = [(prefix, modified)]
+    modified = 0 if storage.is_remote(where) else status_of(where).st_mtime_ns
     labels = folders_in(where)
+    _warn_of_stray_files(where)
 
-    def scan_class(label: str) -> tuple[Names, np.ndarray, list[Directory]]:
-        below: list[Directory] = []
-        files = sorted(images_below(root, f"{prefix}{label}", below))
+    def scan_class(label: str) -> tuple[Names, np.ndarray, Walk]:
+        walk = Walk(root)
+        files = sorted(walk.images_below(f"{prefix}{label}"))
         hashes = np.array([uniform_hash(file) for file in files])
-        return Names.of(files), hashes, below
+        return Names.of(files), hashes, walk
 
     with ThreadPoolExecutor(_THREADS) as threads:
         parts = list(threads.map(scan_class, labels))
-    for _, _, below in parts:
-        directories += below
+    walk = Walk(root, [(prefix, modified)]).joined([part[2] for part in parts])
+    walk.report(where)
     if empty := [label for label, part in zip(labels, parts, strict=True) if not part[0]]:
         logger.warning("%s: folders without images, ignored: %s", where, ", ".join(empty))
     parts = [part for part in parts if part[0]]
@@ -188,9 +148,16 @@ def _scan(root: str, prefix: str) -> Listing:
         np.repeat(np.arange(len(parts), dtype=np.int32), [len(part[0]) for part in parts])[order],
         hashes,
         Names.of(label for label in labels if label not in empty),
-        Names.of(path for path, _ in directories),
-        np.array([time for _, time in directories], np.int64),
+        Names.of(path for path, _ in walk.directories),
+        np.array([time for _, time in walk.directories], np.int64),
     )
+
+
+def _warn_of_stray_files(where: str) -> None:
+    entries = storage.list_folder(where)
+    stray = sum(not is_folder and not is_system(name) for name, is_folder in entries)
+    if stray:
+        logger.warning("%s: %s files beside the class folders are of no class", where, f"{stray:,}")
 
 
 # ---------------------------------------------------------------------------------------- index
@@ -209,7 +176,7 @@ def _is_current(root: str, prefix: str, listing: Listing) -> bool:
         )
     try:
         return all(
-            os.stat(storage.join(root, path)).st_mtime_ns == modified
+            modified == UNWATCHED or os.stat(storage.join(root, path)).st_mtime_ns == modified
             for path, modified in zip(listing.directories, listing.modified, strict=True)
         )
     except OSError:
@@ -240,10 +207,10 @@ def _indices(index_dir: str, name: str) -> list[pathlib.Path]:
 
 
 def _open_index(path: pathlib.Path) -> Listing:
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS
     }
-    names = {name: Names.open(str(path / name)) for name in _NAMES}
+    names: dict[str, Any] = {name: Names.open(str(path / name)) for name in _NAMES}
     listing = Listing(**{name: np.asarray(array) for name, array in arrays.items()}, **names)
     sizes = {len(listing.files), len(listing.labels), len(listing.hashes)}
     if len(sizes) > 1 or len(listing.directories) != len(listing.modified):

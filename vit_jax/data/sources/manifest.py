@@ -3,9 +3,10 @@
     path      relative to the manifest, or absolute, or a URL
     label     the class, by name or by number
     labels    instead of it: any number of classes; in CSV joined by ";", in JSON a list
-    split     optional: train, validation, val or test; without it a fraction is held out
+    split     optional: train, validation, test or another name in `split_names`; without
+              it a fraction is held out
 
-Other columns are ignored.
+Other columns are ignored. `config.data.columns` says which they are where they have other names.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ import ml_collections
 import numpy as np
 
 from vit_jax import storage
+from vit_jax.data.sources.columns import NAMES, read_columns, renamed
 from vit_jax.data.sources.examples import LabelSets, Source
+from vit_jax.data.sources.holding_out import Pool, held_out, hold_out
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.data.sources.names import ImageFiles, Names
+from vit_jax.data.sources.split_names import SPLITS, find_by_purpose
 from vit_jax.data.sources.splits import (
-    EVALUATION_SPLITS,
     Shape,
     Splits,
     abbreviate,
-    held_out,
-    hold_out,
     uniform_hash,
     with_synonyms,
 )
@@ -42,7 +43,6 @@ from vit_jax.data.sources.views import Subset
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.kinds import shown
 
-_SPLITS = ("train", *EVALUATION_SPLITS)
 _MOST_CLASSES = 1 << 20  # A number beyond it is an identifier rather than a class's number.
 
 
@@ -64,7 +64,7 @@ class Table:
     paths: Names  # [N]
     hashes: np.ndarray  # float64 [N], `uniform_hash` of the paths
     lines: np.ndarray  # int64 [N]
-    splits: np.ndarray  # int8 [N], by the order of `_SPLITS`; -1: there is no such column
+    splits: np.ndarray  # int8 [N], by the order of `SPLITS`; -1: there is no such column
     labels: LabelSets  # [N], numbers of `words`
     words: tuple[str, ...]  # the labels as they are written
     single: bool  # whether the column is `label`
@@ -89,12 +89,12 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
     file = os.path.expanduser(location)
     if not storage.probe(file, key) or storage.is_folder(file):
         raise DataError(f"{key}: no such file.")
-    table = _read_table(file, storage.version_of(file))
+    table = _read_table(file, storage.version_of(file), data.columns)
     _check_protocols(table, data.protocols)
-    training = _training_images(table, data.held_out_fraction)
+    training = _training_images(table, data)
     classes, numbers = _classes(table, training, shape.num_classes)
     least = 2 if table.single else 1
-    if (table.splits <= 0).any() and len(classes) < least:  # Images for training.
+    if _training_split(table) is not None and len(classes) < least:
         raise DataError(
             f"{file}: for training, need images of at least {least} classes, found only "
             f"{', '.join(classes) or 'none'}."
@@ -109,21 +109,33 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
         return Subset(images, indices)
 
     if table.splits[0] < 0:
-        splits = hold_out(lambda: table.hashes, open_part, data.held_out_fraction, file)
+        splits = hold_out(lambda: _pool(table), open_part, data, file)
     else:
         splits = {
-            _SPLITS[number]: functools.partial(open_part, np.flatnonzero(table.splits == number))
+            SPLITS[number]: functools.partial(open_part, np.flatnonzero(table.splits == number))
             for number in np.unique(table.splits)
         }
     return with_synonyms(splits)
 
 
-def _training_images(table: Table, fraction: float) -> np.ndarray:
+def _pool(table: Table) -> Pool:
+    return Pool(table.hashes, table.labels.classes if table.single else table.labels, table.words)
+
+
+def _training_images(table: Table, data: ml_collections.ConfigDict) -> np.ndarray:
     """The images, by index, whose classes are the model's: all, where none is for training."""
     if table.splits[0] < 0:
-        return np.flatnonzero(~held_out(table.hashes, fraction))
-    training = np.flatnonzero(table.splits == _SPLITS.index("train"))
-    return training if len(training) else np.arange(len(table.paths))
+        return np.flatnonzero(~held_out(_pool(table), data))
+    split = _training_split(table)
+    return np.arange(len(table.paths)) if split is None else np.flatnonzero(table.splits == split)
+
+
+def _training_split(table: Table) -> int | None:
+    """The number of the split for training, -1 where no line names one; None: all are for another."""
+    if table.splits[0] < 0:
+        return -1
+    name = find_by_purpose([SPLITS[number] for number in np.unique(table.splits)], "train")
+    return SPLITS.index(name) if name else None
 
 
 # ------------------------------------------------------------------------------------- classes
@@ -184,7 +196,7 @@ def _where(table: Table, word: int) -> str:
 
 
 @functools.lru_cache(maxsize=1)  # A run opens two splits of it.
-def _read_table(file: str, version: storage.Version) -> Table:
+def _read_table(file: str, version: storage.Version, columns: str) -> Table:
     del version  # Only tells one content from another.
     words: dict[str, int] = {}
     labels, ends, lines = array.array("i"), array.array("q"), array.array("q")
@@ -192,12 +204,12 @@ def _read_table(file: str, version: storage.Version) -> Table:
     protocols: dict[str, int] = {}
 
     def paths() -> Iterator[str]:
-        for row in _read_rows(file):
+        for row in _read_rows(file, read_columns(columns)):
             labels.extend(words.setdefault(label, len(words)) for label in row.labels)
             ends.append(len(labels))
             lines.append(row.line)
             hashes.append(uniform_hash(row.path))
-            splits.append(-1 if row.split is None else _SPLITS.index(row.split))
+            splits.append(-1 if row.split is None else SPLITS.index(row.split))
             single.append(row.single)
             protocols.setdefault(storage.protocol_of(row.path), row.line)
             yield row.path
@@ -223,7 +235,7 @@ def _read_table(file: str, version: storage.Version) -> Table:
 
 
 def _check_unique(table: Table) -> None:
-    for row in np.flatnonzero(np.diff(table.hashes) == 0):
+    for row in np.flatnonzero(np.diff(table.hashes) == 0).tolist():
         path = table.paths[row]
         if path == table.paths[row + 1]:
             first, second = table.lines[row : row + 2]
@@ -232,17 +244,20 @@ def _check_unique(table: Table) -> None:
             )
 
 
-def _read_rows(file: str) -> Iterator[Row]:
+def _read_rows(file: str, columns: dict[str, str]) -> Iterator[Row]:
     try:
         content = storage.read(file)
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror or error}).") from error
-    reader = _READERS[os.path.splitext(file)[1].lower()]
+    suffix = os.path.splitext(file)[1].lower()
     expected: dict[str, bool] = {}  # Which of the columns there are.
     try:
         with io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="") as text:
-            for line, cells in reader(text, file):
+            for line, read in _READERS[suffix](text, file):
                 where = f"{file}:{line}"
+                cells = renamed(read, columns, where)
+                if suffix == ".csv" and "labels" in cells:
+                    cells["labels"] = [name for name in cells["labels"].split(";") if name.strip()]
                 expected = expected or _columns(cells, where)
                 yield _row(line, cells, expected, where)
     except UnicodeDecodeError:
@@ -254,11 +269,12 @@ def _read_rows(file: str) -> Iterator[Row]:
 
 
 def _columns(cells: dict[str, Any], where: str) -> dict[str, bool]:
-    found = {name: name in cells for name in ("path", "label", "labels", "split")}
+    found = {name: name in cells for name in NAMES}
     if not found["path"] or found["label"] == found["labels"]:
         raise DataError(
             f"{where}: expected path, and either label or labels, and perhaps split; there are "
-            f"{', '.join(map(str, cells)) or 'none'}."
+            f"{', '.join(map(str, cells)) or 'none'}. Name them with config.data.columns, such as "
+            "path=image,label=breed."
         )
     return found
 
@@ -274,14 +290,21 @@ def _row(line: int, cells: dict[str, Any], expected: dict[str, bool], where: str
         os.fsencode(path)
     except UnicodeEncodeError:  # JSON can spell halves of characters.
         raise DataError(f"{where}: path is {path!r}, which is no text.") from None
-    if expected["split"] and split not in _SPLITS:
-        raise DataError(f"{where}: split is {split!r}, expected one of {', '.join(_SPLITS)}.")
+    if expected["split"]:
+        split = _split(split, where)
     if expected["label"]:
         return Row(line, path, (_word(cells["label"], where),), split, True)
     if not isinstance(cells["labels"], list):
         raise DataError(f"{where}: labels is {cells['labels']!r}, expected a list.")
     labels = dict.fromkeys(_word(label, where) for label in cells["labels"])
     return Row(line, path, tuple(labels), split, False)
+
+
+def _split(split: Any, where: str) -> str:
+    name = split.strip().casefold() if isinstance(split, str) else ""
+    if name not in SPLITS:
+        raise DataError(f"{where}: split is {split!r}, expected one of {', '.join(SPLITS)}.")
+    return name
 
 
 def _word(label: Any, where: str) -> str:
@@ -304,9 +327,7 @@ def _read_csv(text: TextIO, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
                     f"{file}:{reader.line_num}: {len(row)} fields, but the first line has "
                     f"{len(header)}; a field with a comma in it must be in quotes."
                 )
-            cells: dict[str, Any] = dict(zip(header, row, strict=True))
-            if "labels" in cells:
-                cells["labels"] = [label for label in cells["labels"].split(";") if label.strip()]
+            cells = dict(zip(header, row, strict=True))
             yield reader.line_num, cells
     except csv.Error as error:
         raise DataError(f"{file}:{reader.line_num}: cannot be read as CSV ({error}).") from error

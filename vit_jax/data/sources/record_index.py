@@ -163,7 +163,8 @@ def _open_index(
         logger.warning(
             "config.data.index_dir: %s cannot be written; the index of %d shards stays in memory, "
             "and is made again at the next start.",
-            *(directory, len(unkept)),
+            directory,
+            len(unkept),
         )
     ordered = tuple(shards[shard] for shard in range(len(paths)))
     return Index(paths, versions, scan, directory, ordered, frozenset(unkept))

@@ -16,6 +16,7 @@ A new kind is one function `(location, data, shape) -> Splits` and one line in `
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable
 
 import ml_collections
@@ -23,8 +24,18 @@ import ml_collections
 from vit_jax.data.sources import arrays, folder, manifest, tar, tfds
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.exclusions import leave_out
-from vit_jax.data.sources.splits import Shape, cap, open_split, select_classes
+from vit_jax.data.sources.split_expressions import open_split
+from vit_jax.data.sources.split_names import check_class_names
+from vit_jax.data.sources.splits import (
+    Shape,
+    Splits,
+    cap,
+    describe_split,
+    select_classes,
+)
 from vit_jax.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 _KINDS = {
     "digits": arrays.digits,
@@ -35,6 +46,27 @@ _KINDS = {
     "tar": tar.tar,
     "fake": arrays.fake,
 }
+
+
+def find_splits(
+    data: ml_collections.ConfigDict, image_size: tuple[int, int], channels: int, num_classes: int
+) -> Splits:
+    """The splits of `data.source`, none of them opened; arguments and errors as of `open_source`."""
+    kind, _, location = data.source.partition(":")
+    if not data.source:
+        raise ConfigError(
+            "config.data.source is empty: this preset's dataset has no public copy; name yours "
+            "with --config.data.source=folder:DIR (or tfds:NAME, tar:PATTERN)."
+        )
+    if kind not in _KINDS:
+        nearest = difflib.get_close_matches(kind, _KINDS, n=1) or ["folder"]
+        raise ConfigError(
+            f"config.data.source={data.source!r}: unknown kind {kind!r}; did you mean "
+            f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, manifest:FILE, "
+            "tfds:NAME[:CONFIG], tar:PATTERN, fake."
+        )
+    splits = _KINDS[kind](location, data, Shape(tuple(image_size), channels, num_classes))
+    return _selecting(splits, data) if data.classes else splits
 
 
 def open_source(
@@ -63,31 +95,23 @@ def open_source(
         ConfigError: `data.source` or `split` is malformed.
         DataError: the data is missing or malformed.
     """
-    kind, _, location = data.source.partition(":")
     if training and not split:
         raise ConfigError("config.data.train_split is empty: name a split, such as train.")
-    if not data.source:
-        raise ConfigError(
-            "config.data.source is empty: this preset's dataset has no public copy; name yours "
-            "with --config.data.source=folder:DIR (or tfds:NAME, tar:PATTERN)."
-        )
-    if kind not in _KINDS:
-        nearest = difflib.get_close_matches(kind, _KINDS, n=1) or ["folder"]
-        raise ConfigError(
-            f"config.data.source={data.source!r}: unknown kind {kind!r}; did you mean "
-            f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, manifest:FILE, "
-            "tfds:NAME[:CONFIG], tar:PATTERN, fake."
-        )
-    splits = _KINDS[kind](location, data, Shape(tuple(image_size), channels, num_classes))
-    if data.classes:
-        splits = {name: _selecting(open_, data) for name, open_ in splits.items()}
+    splits = find_splits(data, image_size, channels, num_classes)
     source = open_split(splits, split, data.source)
+    check_class_names(source.class_names, data.source)
     if training and data.exclude:
         source = leave_out(source, data.exclude)
-    return cap(source, data.max_train_examples if training else data.max_eval_examples)
+    source = cap(source, data.max_train_examples if training else data.max_eval_examples)
+    logger.info("%s: %s", data.source, describe_split(splits, split, source))
+    return source
 
 
-def _selecting(
-    open_split: Callable[[], Source], data: ml_collections.ConfigDict
-) -> Callable[[], Source]:
-    return lambda: select_classes(open_split(), tuple(data.classes), data.source)
+def _selecting(splits: Splits, data: ml_collections.ConfigDict) -> Splits:
+    """The splits with the classes that `data.classes` names; synonyms stay synonyms."""
+
+    def selecting(open_: Callable[[], Source]) -> Callable[[], Source]:
+        return lambda: select_classes(open_(), tuple(data.classes), data.source)
+
+    selected = {open_: selecting(open_) for open_ in dict.fromkeys(splits.values())}
+    return {name: selected[open_] for name, open_ in splits.items()}

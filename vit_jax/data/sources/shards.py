@@ -8,15 +8,16 @@ import os
 import re
 
 from vit_jax import storage
+from vit_jax.data.sources.contents import is_system
 from vit_jax.data.sources.listing import natural_order
-from vit_jax.data.sources.splits import EVALUATION_SPLITS
+from vit_jax.data.sources.split_names import SPLITS
 from vit_jax.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
-_SPLIT = re.compile(rf"(?<![a-z])(train|{'|'.join(EVALUATION_SPLITS)})(?![a-z])", re.IGNORECASE)
+_SPLIT = re.compile(rf"(?<![a-z])({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)
 _GLOB = re.compile(r"[*?\[]")
 _MAX_PATHS = 1_000_000
 _SUFFIX = ".tar"
@@ -27,7 +28,7 @@ _KEY = "config.data.source"
 def find_shards(pattern: str) -> tuple[str, dict[str, list[str]]]:
     """The shards that a pattern stands for, by split and in natural order.
 
-    The split is the word `train`, `validation`, `val` or `test` in a shard's name, or in that of
+    The split is a word of `split_names`, such as `train` or `val`, in a shard's name, or in that of
     its folder below the first that all have in common: `train/0.tar`, `imagenet-train-000.tar`.
     Without such words, all shards are `train`.
 
@@ -63,7 +64,7 @@ def _search(folder: str, suffixes: tuple[str, ...], depth: int = 1) -> list[str]
     found = []
     for name, is_folder in storage.list_folder(folder):
         path = storage.join(folder, name)
-        if name.startswith("."):
+        if is_system(name):
             continue
         if is_folder and depth:
             found += _search(path, suffixes, depth - 1)
@@ -111,7 +112,7 @@ def expand_braces(pattern: str) -> list[str]:
     if not braces:
         return [pattern]
     numbers = _RANGE.fullmatch(braces[1])
-    values = _range(*numbers.groups(), pattern) if numbers else braces[1].split(",")
+    values = _range(numbers[1], numbers[2], pattern) if numbers else braces[1].split(",")
     before, after = pattern[: braces.start()], pattern[braces.end() :]
     return [text for value in values for text in expand_braces(f"{before}{value}{after}")]
 

@@ -15,17 +15,17 @@ import numpy as np
 
 from vit_jax import storage
 from vit_jax.data.sources.examples import Example, LabelSets, Source, as_label
+from vit_jax.data.sources.holding_out import Pool, hold_out
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.data.sources.names import Names
 from vit_jax.data.sources.record_index import Index, open_index
 from vit_jax.data.sources.records import Records, attempt
 from vit_jax.data.sources.shards import find_shards
+from vit_jax.data.sources.split_names import EVALUATION_SPLITS, find_by_purpose
 from vit_jax.data.sources.splits import (
-    EVALUATION_SPLITS,
     Shape,
     Splits,
     check_known_classes,
-    hold_out,
     with_synonyms,
 )
 from vit_jax.data.sources.tar_members import read_member
@@ -90,13 +90,14 @@ def tar(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
 
     The training split's classes serve them all. Where labels are numbers, their names are the lines
     of `classes.txt`, or the list in `classes.json`, beside the shards. Without a split for
-    evaluation, `held_out_fraction` of the training images is held out, by their names.
+    evaluation, some of the training images are held out: see `holding_out`.
 
     Raises:
         DataError: there are no shards.
     """
     root, shards = find_shards(location)
-    reference = "train" if "train" in shards else next(iter(shards))
+    train = find_by_purpose(tuple(shards), "train")
+    reference = train or next(iter(shards))
 
     @functools.cache
     def index_of(split: str) -> Index:
@@ -105,12 +106,20 @@ def tar(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
     def open_split(split: str) -> Tar:
         return Tar(index_of(split), root, _class_names(index_of(reference), root, shape))
 
+    @functools.cache
+    def training() -> Tar:
+        return open_split(train)
+
+    def pool() -> Pool:
+        hashes = np.concatenate([shard["hash"] for shard in index_of(train).shards])
+        return Pool(hashes, training().labels, training().class_names)
+
     splits: Splits = {split: functools.partial(open_split, split) for split in shards}
     if not splits.keys() & set(EVALUATION_SPLITS):
         splits |= hold_out(
-            lambda: np.concatenate([shard["hash"] for shard in index_of("train").shards]),
-            lambda indices: Subset(open_split("train"), indices),
-            data.held_out_fraction,
+            pool,
+            lambda indices: Subset(training(), indices),
+            data,
             location,
         )
     return with_synonyms(splits)

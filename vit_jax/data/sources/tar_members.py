@@ -82,7 +82,7 @@ def read_member(read: Callable[[int, int], bytes], start: int) -> Member:
     Raises:
         ValueError: there is no header.
     """
-    name, pax, position = None, {}, start
+    long_name, pax, position = None, {}, start
     while True:
         header = read(position, position + _BLOCK)
         _verify(header)
@@ -94,14 +94,15 @@ def read_member(read: Callable[[int, int], bytes], start: int) -> Member:
             raise ValueError(f"a name of {size:,} bytes")
         text = read(content, content + size)
         if kind == _LONG_NAME:
-            name = text.rstrip(b"\0")
+            long_name = text.rstrip(b"\0")
         elif kind in _PAX:
             pax = _pax_records(text)
         position = _padded(content + size)
     size = int(pax.get(b"size", size))
     if size < 0:
         raise ValueError(f"a size of {size:,} bytes")
-    name = (pax.get(b"path") or name or _short_name(header)).decode("utf-8", "surrogateescape")
+    raw_name = pax.get(b"path") or long_name or _short_name(header)
+    name = raw_name.decode("utf-8", "surrogateescape")
     return Member(
         name.removeprefix("./"),
         kind in _FILES and not name.endswith("/"),  # The oldest tars mark folders so.

@@ -13,13 +13,16 @@ import itertools
 import json
 import logging
 import posixpath
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from vit_jax.data.sources.listing import IMAGE_EXTENSIONS
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, describe_extensions, is_system
 from vit_jax.data.sources.names import Names
 from vit_jax.data.sources.record_index import Arrays, Forward, extents
+from vit_jax.data.sources.split_names import purpose_of
 from vit_jax.data.sources.splits import uniform_hash
 from vit_jax.data.sources.tar_members import Member, members
 from vit_jax.errors import DataError
@@ -51,6 +54,7 @@ def scan(file: Forward) -> Arrays:
     """
     images, texts = _files(file)
     given = _given_labels(texts, file.path)
+    _check_one_split(images, -1 if given else -2, file.path)
     if given:
         images, labels, classes = *_pairs(images, given, file.path), []
     else:
@@ -75,13 +79,17 @@ def scan(file: Forward) -> Arrays:
 def _files(file: Forward) -> tuple[dict[str, Member], dict[str, str]]:
     """The images, and the contents of *.cls and *.json, by name."""
     images, texts, links = {}, {}, []
+    ignored: Counter[str] = Counter()
     for member in members(file):
         name = member.name.lower()
-        if name.rpartition("/")[2].startswith("."):  # macOS adds such files.
+        if any(is_system(part) for part in name.split("/") if part not in ("", ".", "..")):
             continue
         if member.is_link:
             links.append(member.name)
-        if not member.is_file or not name.endswith((*IMAGE_EXTENSIONS, *_LABEL_EXTENSIONS)):
+        if not member.is_file:
+            continue
+        if not name.endswith((*IMAGE_EXTENSIONS, *_LABEL_EXTENSIONS)):
+            ignored[posixpath.splitext(name)[1]] += 1
             continue
         if member.name in images or member.name in texts:
             raise DataError(
@@ -99,7 +107,23 @@ def _files(file: Forward) -> tuple[dict[str, Member], dict[str, str]]:
             len(links),
             links[0],
         )
+    if ignored and not texts:  # Samples have what they like beside their image.
+        logger.warning(
+            "%s: files that are no images, by extension: %s",
+            *(file.path, describe_extensions(ignored)),
+        )
     return images, texts
+
+
+def _check_one_split(names: Iterable[str], end: int, path: str) -> None:
+    """Raises DataError if the images' folders, up to part `end` of a name, are called as splits."""
+    found = {folder: purpose_of(folder) for name in names for folder in name.split("/")[:end]}
+    splits = {purpose: folder for folder, purpose in found.items() if purpose}
+    if len(splits) > 1:
+        raise DataError(
+            f"{path}: its images lie in folders called {' and '.join(splits.values())}, which would "
+            "be mixed: pack each split into a tar file of its own, with the split's name in its own."
+        )
 
 
 def _text(file: Forward, member: Member) -> str:

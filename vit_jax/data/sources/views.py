@@ -106,6 +106,17 @@ class Slices(Source):
         """As the first part says."""
         return self.parts[0][0].multi_label
 
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Of these examples; None if a part does not have them at hand, or examples have several."""
+        chosen = []
+        for source, positions in self.parts:
+            labels = source.labels
+            if not isinstance(labels, np.ndarray):
+                return None
+            chosen.append(labels[list(positions)])
+        return np.concatenate(chosen)
+
     def __len__(self) -> int:
         return self._ends[-1]
 

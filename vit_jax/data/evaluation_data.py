@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import jax
 import numpy as np
@@ -36,7 +36,7 @@ class Split:
     def __len__(self) -> int:
         return len(self.source)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch]:
         """Every example once, in order; the last batch is padded and masked. Close it when done."""
         config = self.data.config
         loading = Loading(
@@ -79,7 +79,7 @@ class EvaluationData:
       batch_size: over all devices.
       rows: the sharding of a batch's rows.
       watch: given every pass over batches and its number of examples, returns the batches.
-      opened: the examples of what was opened, by its name.
+      opened: the examples of what was opened, by source and split as `open` was given them.
     """
 
     config: ConfigDict
@@ -89,8 +89,8 @@ class EvaluationData:
     num_classes: int
     batch_size: int
     rows: jax.sharding.Sharding
-    watch: Callable[[Iterator[Batch], int], Iterator[Batch]] = lambda batches, count: batches
-    opened: dict[str, Source] = dataclasses.field(default_factory=dict)
+    watch: Callable[[Generator[Batch], int], Generator[Batch]] = lambda batches, count: batches
+    opened: dict[tuple[str, str], Source] = dataclasses.field(default_factory=dict)
 
     def open(self, source: str = "", split: str = "", *, own_classes: bool = False) -> Split:
         """Opens a split; empty: the run's own source, and its evaluation split.
@@ -115,10 +115,9 @@ class EvaluationData:
     def examples(self, source: str = "", split: str = "") -> Source:
         """The examples of a split, with the source's own classes; several evaluators share them."""
         name = source or self.config.source
-        key = f"{name} {split}".strip()
-        if key not in self.opened:
-            self.opened[key] = self._open(name, split)
-        return self.opened[key]
+        if (name, split) not in self.opened:
+            self.opened[name, split] = self._open(name, split)
+        return self.opened[name, split]
 
     def _open(self, name: str, split: str) -> Source:
         data = self.config.copy_and_resolve_references()

@@ -1,0 +1,86 @@
+"""Predictions, and the formats that they are written in."""
+
+import contextlib
+import csv
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TextIO
+
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS
+from vit_jax.errors import ConfigError
+from vit_jax.escaping import csv_row, printable
+
+
+class RankedClass(NamedTuple):
+    """One of a picture's most probable classes."""
+
+    index: int  # type: ignore[assignment]  # Tuples have a method of that name.
+    name: str  # the index, where the model names no classes
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """A picture's classes, the most probable first; none, but an error, if it cannot be read."""
+
+    path: str  # "[3]" of what has none, the fourth of all
+    classes: tuple[RankedClass, ...]
+    error: str = ""
+
+
+def write_text(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> None:
+    """Writes `PATH: CLASS (98.76%), ...` a line."""
+    del top_k
+    for prediction in predictions:
+        classes = (f"{name} ({probability:.2%})" for _, name, probability in prediction.classes)
+        answer = f"error: {prediction.error}" if prediction.error else ", ".join(classes) or "none"
+        print(printable(f"{prediction.path}: {answer}"), file=file, flush=True)
+
+
+def write_csv(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> None:
+    """Writes a header, then a row for each file."""
+    writer = csv.writer(file, lineterminator="\n")
+    ranks = ((f"class_{n}", f"index_{n}", f"probability_{n}") for n in range(1, top_k + 1))
+    writer.writerow(["path", "error", *itertools.chain.from_iterable(ranks)])
+    for prediction in predictions:
+        ranked = ((name, index, f"{p:.6g}") for index, name, p in prediction.classes)
+        cells = [prediction.path, prediction.error, *itertools.chain.from_iterable(ranked)]
+        writer.writerow(csv_row(cells) + [""] * (2 + 3 * top_k - len(cells)))
+        file.flush()
+
+
+def write_jsonl(file: TextIO, predictions: Iterable[Prediction], top_k: int) -> None:
+    """Writes an object a line: path, error (null if there is none), classes."""
+    del top_k
+    for prediction in predictions:
+        classes = [
+            {"class": name, "index": index, "probability": float(f"{p:.6g}")}
+            for index, name, p in prediction.classes
+        ]
+        row = {"path": prediction.path, "error": prediction.error or None, "classes": classes}
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+        print(printable(text), file=file, flush=True)  # It says the same to a JSON reader.
+
+
+ENDINGS = {".txt": "text", ".csv": "csv", ".jsonl": "jsonl"}  # Of files -> their format.
+FORMATS: dict[str, Callable[[TextIO, Iterable[Prediction], int], None]] = {
+    "text": write_text,
+    "csv": write_csv,
+    "jsonl": write_jsonl,
+}
+
+
+def open_output(path: str | None) -> contextlib.AbstractContextManager[TextIO]:
+    """The file to write, or standard output: as UTF-8, whatever bytes are in file names."""
+    if path is None:
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+        return contextlib.nullcontext(sys.stdout)
+    if path.lower().endswith(IMAGE_EXTENSIONS):
+        raise ConfigError(f"--output={path} would be taken for a picture: name it otherwise.")
+    try:
+        return open(path, "w", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ConfigError(f"--output={path} cannot be written: {error.strerror}.") from error
