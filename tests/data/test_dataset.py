@@ -11,7 +11,7 @@ from tests.data.example_sources import Numbered
 from tests.data.pictures import encode, photograph
 from tests.states import mesh_of
 from vit_jax.data.dataset import Dataset, open_dataset, train_loading
-from vit_jax.data.evaluation import EvaluationData
+from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import sharding
 from vit_jax.training.experiment import make_experiment
 

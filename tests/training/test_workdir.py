@@ -100,12 +100,10 @@ def test_another_run_is_refused_with_the_difference(recorded, tmp_path, key, val
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("data.data_dir", "/data"),
         ("data.classes", ("cat", "dog")),
         ("data.label", "clevr_count"),
         ("data.held_out_fraction", 0.2),
         ("data.shuffle", "blocks"),
-        ("data.exclude", "twins.txt"),
         ("data.max_train_examples", 100),
     ],
 )
