@@ -39,6 +39,18 @@ def test_parameters_alone(finished, name, step):
     assert_equal(restore_params(str(workdir), name, ema=True), states[step].ema)
 
 
+@pytest.mark.parametrize(("sign", "step"), [("", 2), ("-", 1)])
+def test_the_best_by_a_metric_of_averages_are_averages_and_the_latest_are_not(tmp_path, sign, step):
+    states = {step: make_state(step, ema=True) for step in (1, 2, 3)}
+    checkpoints = Checkpoints(tmp_path, keep=3, best_metric=f"{sign}eval_ema/loss")
+    for number, loss in ((1, 0.1), (2, 0.3), (3, 0.2)):
+        checkpoints.save(number, states[number], {"eval_ema/loss": loss, "eval/loss": 0.0})
+    checkpoints.close()
+    assert_equal(restore_params(tmp_path, "best"), states[step].ema)
+    assert_equal(restore_params(tmp_path, "latest"), states[3].params)
+    assert_equal(restore_params(tmp_path, 2), states[2].params)
+
+
 def test_reading_changes_nothing(finished):
     workdir, states = finished
     leftover = workdir / "checkpoints" / "4.orbax-checkpoint-tmp-0"

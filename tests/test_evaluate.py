@@ -181,6 +181,26 @@ def test_several_models_make_one_table(model, images, tmp_path, capsys):
     assert rows[0]["parameters"] == str(sum(array.size for array in parameters(made).values()))
 
 
+def test_the_speed_is_that_of_all_images_since_the_first_batch(monkeypatch):
+    """Three batches of two images, a second each after the first, which waits for the compiler."""
+    hands = iter([100.0, 101.0, 102.0, 103.0])
+    monkeypatch.setattr(command.time, "perf_counter", lambda: next(hands))
+    stopwatch = command.Stopwatch()
+    assert list(stopwatch.time((batch for batch in [{}, {}, {}]), 6)) == [{}, {}, {}]
+    assert stopwatch.images_per_second == 6 / (103 - 100)
+
+
+def test_evaluators_measure_the_splits_that_they_name(model, images, tmp_path):
+    root, *_ = images
+    flags = [
+        f"--source=folder:{root}",
+        "--evaluators=classification | classification(name='few', split='val[:5]')",
+    ]
+    (result,) = results_of(tmp_path, model[0], *flags)
+    counts = {name: n for name, n in result["metrics"].items() if name.endswith("count")}
+    assert counts == {"eval/count": 3 * PER_CLASS, "few/count": 5}
+
+
 # -------------------------------------------------------------------------------- data and model
 
 

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from tests.data.example_sources import Numbered
 from tests.data.pictures import encode, photograph
 from tests.states import mesh_of
-from vit_jax.data.dataset import check_size, open_dataset
+from vit_jax.data.dataset import Dataset, check_size, open_dataset, train_loading
+from vit_jax.data.evaluation_data import EvaluationData
+from vit_jax.devices import sharding
 from vit_jax.errors import DataError
 from vit_jax.training.experiment import make_experiment
 
@@ -65,3 +68,53 @@ def test_more_examples_than_an_index_counts_are_refused():
         DataError, match=r"tar:x has 3,000,000,000 examples.* at most 2,147,483,647"
     ):
         check_size("tar:x", 3_000_000_000)
+
+
+def test_the_config_says_how_training_examples_are_loaded():
+    config = tiny.get_config()
+    dataset = Dataset(Numbered(1000), None, 1000, 2, ("even", "odd"))
+    positions = np.arange(100)
+    plain = train_loading(config, dataset)
+    assert (plain.copies, plain.batch_size, plain.num_threads, plain.num_workers) == (1, 32, 0, 0)
+    config.data.update(repeated_augmentation=3, num_threads=5, num_workers=2)
+    config.seed = 7
+    other = train_loading(config, dataset)
+    assert (other.copies, other.num_threads, other.num_workers) == (3, 5, 2)
+    assert (plain.order.indices(positions) != other.order.indices(positions)).any(), "by the seed"
+    config.data.shuffle = "blocks"
+    runs = train_loading(config, dataset).order.indices(np.arange(960)).reshape(-1, 32)
+    spread = np.ptp((runs - runs[:, :1] + 500) % 1000, axis=1)
+    assert np.median(spread) < 32, "neighbours stay together"
+
+
+def opened_of(**values):
+    """Evaluation splits of the digits, or of another source."""
+    data = tiny.get_config().data
+    data.update(values)
+    rows = sharding.batch_sharding(mesh_of(1))
+    return EvaluationData(data, None, (8, 8, 1), (), 10, 64, rows)
+
+
+def test_another_source_has_its_own_evaluation_split_and_classes():
+    data = opened_of(
+        source="fake", eval_split="test[:50]", classes=("3", "5"), num_eval_examples=24
+    )
+    assert len(data.open(own_classes=True)) == 5  # Examples 3, 5, 13, 15 and 23.
+    assert len(data.open("digits")) == 360
+    assert len(data.open("digits", "train[:7]")) == 7
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_batch_is_as_the_experiment_says(several, tmp_path):
+    """Programs are compiled for these shapes before the first batch is there."""
+    write_shard(tmp_path / "train.tar", ["[0, 2]", "[1]", "[]", "[2]"] if several else [0, 1, 2, 2])
+    config = tiny.get_config()
+    config.data.source, config.model.channels, config.batch_size = f"tar:{tmp_path}", 3, 4
+    config.model.image_size = (8, 12)
+    config.data.held_out_fraction = 0.0
+    config.objective.loss = "sigmoid"
+    experiment = make_experiment(config, mesh_of(1), open_dataset(config))
+    (batch,) = experiment.batches(0, 1)
+    shapes = {name: (array.shape, array.dtype) for name, array in batch.items()}
+    assert shapes == {name: (leaf.shape, leaf.dtype) for name, leaf in experiment.batch.items()}
+    assert experiment.setting(config.data).loss == "sigmoid"

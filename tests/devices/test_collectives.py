@@ -62,6 +62,15 @@ def test_every_form_is_counted_with_its_size_group_and_times():
     }
 
 
+def test_a_loop_in_a_loop_multiplies():
+    text = TEXT.replace(
+        "to_apply=%sum\n}\n\n%condition",
+        "to_apply=%sum\n  %in = (s32[]) while(%y), condition=%sum, "
+        'body=%counted, backend_config={"known_trip_count":{"n":"7"}}\n}\n\n%condition',
+    )
+    assert collectives(text)[Collective("collective-permute", 4 * 16, 0)] == 7 + 12 * 7
+
+
 @pytest.mark.parametrize(
     ("kind", "sent"),
     [("all-gather", 75), ("reduce-scatter", 75), ("all-reduce", 150), ("collective-permute", 100)],

@@ -178,6 +178,14 @@ def test_every_update_mixes_in_another_proportion():
     assert np.mean(shares) == pytest.approx(0.75, abs=4 * 0.5 / np.sqrt(12 * 64))
 
 
+def test_runs_of_other_seeds_mix_in_other_proportions():
+    rows = images_of(0, 50, 90, 0), [0, 3, 7, 0], [0, 1, 1, 0]
+    first, other = (
+        update(setup_of(**MIXUP, seed=seed), *rows)[0]["head"]["bias"] for seed in (0, 1)
+    )
+    assert abs(first - other).max() > 1e-3
+
+
 def test_the_images_are_mixed_as_well_as_the_targets():
     """Of equal labels, so that only the image can change the loss of row 2."""
     setup = setup_of(**MIXUP)

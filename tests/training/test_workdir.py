@@ -97,6 +97,21 @@ def test_another_run_is_refused_with_the_difference(recorded, tmp_path, key, val
     assert (tmp_path / "config.json").read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.classes", ("cat", "dog")),
+        ("data.label", "clevr_count"),
+        ("data.held_out_fraction", 0.2),
+        ("data.shuffle", "blocks"),
+        ("data.max_train_examples", 100),
+    ],
+)
+def test_what_changes_the_order_of_examples_makes_another_run(recorded, key, value):
+    with pytest.raises(CheckpointError, match=rf"holds a run with config\.{key}="):
+        recorded(**{key: value})
+
+
 def test_an_earlier_version_s_keys_are_found_under_their_new_names(recorded, tmp_path, caplog):
     path = tmp_path / "config.json"
     content = json.loads(path.read_text())

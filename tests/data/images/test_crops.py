@@ -62,6 +62,20 @@ def test_the_random_resized_box_has_torchvisions_distribution():
     assert 0.74 < ratios.min() < ratios.max() < 1.35
 
 
+@pytest.mark.parametrize(
+    ("draw", "scale"), [(inception_box, lambda ratio: ratio), (random_resized_box, np.log)]
+)
+def test_ratios_are_uniform_and_torchvisions_in_their_logarithm(draw, scale):
+    """In a square so large that every draw fits and rounding is nothing; 4 standard errors."""
+    boxes = boxes_of(draw, 4000, 4000, (0.2, 0.3))
+    places = scale(boxes[:, 3] / boxes[:, 2])
+    low, high = scale(3 / 4), scale(4 / 3)
+    shares = (places - low) / (high - low)
+    for share in (0.25, 0.5, 0.75):
+        error = np.sqrt(share * (1 - share) / len(shares))
+        assert abs((shares < share).mean() - share) < 4 * error + 1e-3
+
+
 @pytest.mark.parametrize("draw", [inception_box, random_resized_box])
 def test_boxes_lie_anywhere(draw):
     boxes = boxes_of(draw, 100, 100, (0.25, 0.3), 5_000)

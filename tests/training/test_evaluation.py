@@ -1,0 +1,70 @@
+"""Which evaluators are due, what they are given, and under which names their results stand."""
+
+import numpy as np
+import pytest
+
+from vit_jax.checkpoint import TrainState
+from vit_jax.config import default_config
+from vit_jax.evaluators.base import Results
+from vit_jax.evaluators.classification import Classification
+from vit_jax.training.evaluation import Evaluation, wanted_metric
+
+
+def evaluation_of(measure, *, every_steps=0, total_steps=10, **evaluators):
+    """Evaluators by name, with their own `every_steps`."""
+    pairs = [(Classification(name=n, every_steps=e), measure) for n, e in evaluators.items()]
+    return Evaluation(tuple(pairs), total_steps, every_steps, best_metric="", data=None)
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "own", "expected"),
+    [
+        (0, 0, [10]),  # At the end only.
+        (4, 0, [4, 8, 10]),
+        (0, 3, [3, 6, 9, 10]),
+        (4, 3, [3, 6, 9, 10]),  # Its own goes before the run's.
+        (2, 5, [5, 10]),
+    ],
+)
+def test_an_evaluator_is_due_as_often_as_it_says_and_at_the_end(every_steps, own, expected):
+    evaluation = evaluation_of(None, every_steps=every_steps, v2=own)
+    assert [step for step in range(1, 11) if evaluation.due(step)] == expected
+
+
+def test_only_those_that_are_due_measure():
+    evaluation = evaluation_of(lambda params, known: Results({"x": 1.0}), eval=0, v2=3)
+    state = TrainState(3, {}, (), None)
+    assert evaluation.measure(3, state, {}).numbers == {"v2/x": 1.0}
+    assert evaluation.measure(10, state, {}).numbers == {"eval/x": 1.0, "v2/x": 1.0}
+
+
+def test_they_see_the_averages_too_and_all_that_the_objective_keeps():
+    seen = []
+
+    def measure(params, known):
+        seen.append((params, known))
+        return Results({"error": params["value"]}, {"map": np.full((1, 1, 3), params["value"])})
+
+    state = TrainState(10, {"value": 1.0}, (), {"value": 2.0}, {"teacher": 3})
+    results = evaluation_of(measure, eval=0).measure(10, state, {"frozen": 4})
+    assert results.numbers == {"eval/error": 1.0, "eval_ema/error": 2.0}
+    assert {name: image.max() for name, image in results.pictures.items()} == {
+        "eval/map": 1.0,
+        "eval_ema/map": 2.0,
+    }
+    assert [known for _, known in seen] == [{"teacher": 3, "frozen": 4}] * 2
+
+
+@pytest.mark.parametrize(
+    ("best_metric", "ema_decay", "expected"),
+    [
+        ("auto", 0.0, "eval/accuracy"),
+        ("auto", 0.9, "eval_ema/accuracy"),
+        ("-eval/loss", 0.9, "-eval/loss"),
+        ("", 0.9, ""),
+    ],
+)
+def test_the_best_metric_is_of_the_averages_if_there_are_any(best_metric, ema_decay, expected):
+    config = default_config()
+    config.best_metric, config.ema_decay = best_metric, ema_decay
+    assert wanted_metric(config) == expected
