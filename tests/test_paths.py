@@ -37,7 +37,7 @@ PATTERNS = ("runs [v1]", "a*b", "a?b", "[", "a]b")
 UNREADABLE = ("a\\b", "\udcff")  # The second: a byte that is no UTF-8.
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_a_workdir_of_such_a_name_works(tmp_path, name):
     state = make_state(1)
     checkpoints = Checkpoints(tmp_path / name)
@@ -46,7 +46,7 @@ def test_a_workdir_of_such_a_name_works(tmp_path, name):
     assert_equal(restore_params(tmp_path / name), state.params)
 
 
-@pytest.mark.parametrize("name", [*PATTERNS, *UNREADABLE])
+@pytest.mark.parametrize("name", [*PATTERNS, *UNREADABLE], ids=ascii)
 @pytest.mark.parametrize("below", [False, True], ids=["", "below"])
 def test_a_workdir_that_could_not_be_read_again_is_refused_before_anything(
     tmp_path, name, below, restored_logging, capsys
@@ -80,7 +80,7 @@ def test_a_run_that_was_moved_is_read_or_refused_by_name(tmp_path):
             vit_jax.load_model(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", [*NAMES, *PATTERNS, *UNREADABLE[:1]])
+@pytest.mark.parametrize("name", [*NAMES, *PATTERNS, *UNREADABLE[:1]], ids=ascii)
 def test_weights_and_exports_of_such_a_name_work(tmp_path, name):
     model = random_model("ViT-Ti/8", num_classes=3, **TINY)
     (tmp_path / name).mkdir()
@@ -90,7 +90,7 @@ def test_weights_and_exports_of_such_a_name_work(tmp_path, name):
         np.testing.assert_array_equal(found.head.kernel[...], model.head.kernel[...])
 
 
-@pytest.mark.parametrize("name", [*NAMES, *PATTERNS, *UNREADABLE])
+@pytest.mark.parametrize("name", [*NAMES, *PATTERNS, *UNREADABLE], ids=ascii)
 def test_data_and_its_index_of_such_a_name_work(tmp_path, name):
     for folder in ("cat", "dog"):
         (tmp_path / name / "data" / folder).mkdir(parents=True)

@@ -13,7 +13,7 @@ from tests import tiny
 from tests.runs import EVERYTHING, LIMIT_SECONDS, read_metrics, start_command
 from tests.states import ITEMS
 from vit_jax import train
-from vit_jax.checkpoint import Checkpoints, find_step
+from vit_jax.checkpoint import Checkpoints, find_checkpoint
 from vit_jax.errors import PreemptedError
 
 TOTAL_STEPS = 60
@@ -118,7 +118,7 @@ def test_a_run_that_stops_when_an_evaluation_is_due_has_made_it(tmp_path):
     with pytest.raises(PreemptedError, match="after step 3"):
         train.run(config, tmp_path, stop=stop)
     evaluated = [record["step"] for record in read_metrics(tmp_path) if "eval/loss" in record]
-    assert evaluated == [find_step(tmp_path, "best")] == [3]
+    assert evaluated == [find_checkpoint(tmp_path, "best")[0]] == [3]
 
     train.run(config, tmp_path)
     records = read_metrics(tmp_path)

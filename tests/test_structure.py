@@ -18,6 +18,7 @@ LEVELS = (
     "choices console durations errors escaping grammar kinds model_file nested parameters sections storage tables",
     "devices models",
     "digests network",
+    "checkpoint_errors",
     "checkpoint weights",
     "data objectives optimizer",
     "evaluators",

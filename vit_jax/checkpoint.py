@@ -5,12 +5,13 @@ and `objective`. Each is a nested dict of arrays under our own names, so that no
 """
 
 import contextlib
+import functools
 import json
 import logging
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from vit_jax import digests
+from vit_jax.checkpoint_errors import check_path, readable, without_warnings, written
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
 from vit_jax.nested import check_same, from_nested, to_nested
@@ -64,25 +66,26 @@ class Checkpoints:
             it, with the lowest; "" for none.
           read_only: touch nothing, for another process may be training there.
         """
+        self._directory = directory = epath.Path(workdir).absolute() / "checkpoints"
+        check_path(workdir, read_only=read_only)
+        newest = _check_scores(directory)
+        self._score = functools.partial(_score, newest if read_only else best_metric)
         policies = [checkpoint_managers.LatestN(keep)]
         if best_metric:
             policies.append(
                 checkpoint_managers.BestN(
-                    get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False
+                    get_metric_fn=self._score, n=1, keep_checkpoints_without_metrics=False
                 )
             )
         self._best_metric, self._read_only = best_metric, read_only
         self._saving: threading.Thread | None = None
         self._failure: Exception | None = None
-        check_path(workdir, read_only=read_only)
-        self._directory = directory = epath.Path(workdir).absolute() / "checkpoints"
-        _check_scores(directory)
-        with _without_warnings() if read_only else contextlib.nullcontext():
+        with without_warnings() if read_only else contextlib.nullcontext():
             self._manager = ocp.CheckpointManager(
                 directory,
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
-                    best_fn=_score,
+                    best_fn=self._score,
                     create=not read_only,
                     cleanup_tmp_directories=not read_only,
                     read_only=read_only,
@@ -97,7 +100,9 @@ class Checkpoints:
             self._check_agreement()
             self._remove_deleted()
         best_step = self._best_step()
-        self._best = -math.inf if best_step is None else _score(self._manager.metrics(best_step))
+        self._best = (
+            -math.inf if best_step is None else self._score(self._manager.metrics(best_step))
+        )
 
     def _remove_deleted(self) -> None:
         """Removes the old checkpoints that Orbax has moved aside."""
@@ -142,12 +147,12 @@ class Checkpoints:
     def _best_step(self) -> int | None:
         """The best checkpoint's step; None if none was evaluated."""
         step = self._manager.best_step()
-        evaluated = step is not None and _score(self._manager.metrics(step)) > -math.inf
+        evaluated = step is not None and self._score(self._manager.metrics(step)) > -math.inf
         return step if evaluated else None
 
     def is_best(self, metrics: Mapping[str, float]) -> bool:
         """Whether an evaluation's `metrics` beat those of every checkpoint; not without the one."""
-        return _score(self._scores(metrics)) > self._best
+        return self._score(self._scores(metrics)) > self._best
 
     def _scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The metric that is compared, if it is there; negative where the lowest is best."""
@@ -180,16 +185,16 @@ class Checkpoints:
         scores = self._scores(metrics)
         args = ocp.args.Composite(**items)
         # The copy to the host is the point here.
-        with jax.transfer_guard("allow"), _written(self._directory, step):
+        with jax.transfer_guard("allow"), written(self._directory, step):
             self._manager.save(step, args=args, metrics=scores, force=True)
-        self._best = max(self._best, _score(scores))
+        self._best = max(self._best, self._score(scores))
         self._saving = threading.Thread(target=self._complete, args=(step, description["items"]))
         self._saving.start()
 
     def _complete(self, step: int, items: list[str]) -> None:
         """Waits in a thread for a checkpoint to be written, looks at it, and adds digests."""
         try:
-            with _written(self._directory, step):
+            with written(self._directory, step):
                 self._manager.wait_until_finished()
                 metadata = self._items(step)
                 if missing := [item for item in items if not metadata.get(item)]:
@@ -235,13 +240,13 @@ class Checkpoints:
 
     def _items(self, step: int) -> Mapping[str, Any]:
         """The items of a checkpoint, and the names and shapes of their arrays."""
-        with _readable(self._directory, step):
+        with readable(self._directory, step):
             return self._manager.item_metadata(step)
 
     def _description(self, step: int) -> dict[str, Any]:
         """The version and the items of a checkpoint; raises CheckpointError for a newer version."""
         args = ocp.args.Composite(format=ocp.args.JsonRestore())
-        with _readable(self._directory, step):
+        with readable(self._directory, step):
             description = dict(self._manager.restore(step, args=args)["format"])
             version = int(description["format_version"])
         if version > FORMAT_VERSION:
@@ -260,7 +265,7 @@ class Checkpoints:
                 raise digests.damaged(self._directory, step, f"it has no readable {item}")
             check_same(f"{self._directory}/{step}/{item}", metadata[item], like)
         items = {item: ocp.args.StandardRestore(like) for item, like in wanted.items()}
-        with _readable(self._directory, step):
+        with readable(self._directory, step):
             return dict(self._manager.restore(step, args=ocp.args.Composite(**items)).items())
 
     def restore_item(self, step: int, item: str) -> dict:
@@ -299,76 +304,25 @@ class Checkpoints:
             self._manager.close()
 
 
-def check_path(workdir: str | os.PathLike[str], *, read_only: bool = False) -> None:
-    """Raises CheckpointError if Orbax could not save to, or read from, such a path.
+def _score(metric: str, metrics: Mapping[str, float]) -> float:
+    """The score of a checkpoint, highest for the best; of others than `metric` there is none."""
+    return metrics.get(metric, -math.inf)
 
-    It looks for what it has written by patterns, and knows neither backslashes nor names that are
-    no Unicode text.
+
+def _check_scores(directory: epath.Path) -> str:
+    """The metric of the newest checkpoint that was scored; "" if none was.
+
+    Raises CheckpointError if a small file that is read of all checkpoints is damaged.
     """
-    path = os.fspath(epath.Path(workdir).absolute())
-    unsafe = sorted(set(path) & set("\\" if read_only else "\\*?[]"))
-    is_text = not any("\ud800" <= character <= "\udfff" for character in path)
-    if unsafe or not is_text:
-        what = f"the characters {' '.join(unsafe)}" if unsafe else "bytes that are no text"
-        raise CheckpointError(
-            f"{path!r} has {what} in it, with which checkpoints cannot be "
-            f"{'read' if read_only else 'saved'}: {'rename it' if read_only else 'name another'}."
-        )
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keeps Orbax from warning, through absl, of what was asked for: not to write."""
-    absl = logging.getLogger("absl")
-    level = absl.level
-    absl.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        absl.setLevel(level)
-
-
-@contextlib.contextmanager
-def _readable(directory: epath.Path, step: int) -> Iterator[None]:
-    """Turns whatever libraries raise at damaged files into one message."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except Exception as error:  # KeyError, ValueError, OSError, AttributeError, zarr's, ...
-        reason = (str(error) or repr(error)).splitlines()[0][:150]
-        raise digests.damaged(directory, step, reason) from error
-
-
-@contextlib.contextmanager
-def _written(directory: epath.Path, step: int) -> Iterator[None]:
-    """Turns whatever libraries raise where nothing more can be written into one message."""
-    try:
-        yield
-    except (CheckpointError, jax.errors.JaxRuntimeError):  # The latter: another process died.
-        raise
-    except Exception as error:  # OSError, or TensorStore's ValueError.
-        reason = (str(error) or repr(error)).splitlines()[0][:300]
-        raise CheckpointError(
-            f"{directory}/{step} could not be saved ({reason}). Earlier checkpoints are whole: make "
-            "room, or mend the file system, and start the same command again."
-        ) from error
-
-
-def _check_scores(directory: epath.Path) -> None:
-    """Raises CheckpointError if a small file that is read of all checkpoints is damaged."""
+    newest = ""
     for step in digests.steps(directory):
         digests.check(directory, step, TOP_LEVEL)
         metadata, metrics = (directory / str(step) / name for name in SMALL_FILES)
-        with _readable(directory, step):
+        with readable(directory, step):
             dict(json.loads(metadata.read_text()))
-            if metrics.exists():
-                _score(json.loads(metrics.read_text()))
-
-
-def _score(metrics: Mapping[str, float]) -> float:
-    """The score of a checkpoint, highest for the best: the one metric saved with it."""
-    return max(metrics.values(), default=-math.inf)
+            scores = dict(json.loads(metrics.read_text())) if metrics.exists() else {}
+            newest = next(iter(scores), newest)
+    return newest
 
 
 def restore_params(
@@ -392,7 +346,11 @@ def restore_params(
         return checkpoints.restore_item(step, "ema" if ema else "params")
 
 
-def find_step(workdir: str | os.PathLike[str], checkpoint: str | int) -> int:
-    """The step of a run's "latest" or "best" checkpoint, or a given step if it is there."""
+def find_checkpoint(workdir: str | os.PathLike[str], checkpoint: str | int) -> tuple[int, bool]:
+    """The step of a run's "latest" or "best" checkpoint, or a given one if it is there.
+
+    With it, whether it is the best by a metric of averaged parameters.
+    """
     with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
-        return checkpoints.step_of(checkpoint)
+        step = checkpoints.step_of(checkpoint)
+        return step, checkpoint == "best" and checkpoints.scored_average(step)

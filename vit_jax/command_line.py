@@ -213,9 +213,11 @@ def connect(flags: argparse.Namespace) -> None:
 
 
 def load_classifier(
-    path: str, flags: argparse.Namespace, step: int | None = None
+    path: str, flags: argparse.Namespace, step: int | None = None, *, ema: bool = False
 ) -> ImageClassifier:
     """The model at `path`, by the flags of `add_model_flags`; of a workdir a given step, if any.
+
+    With `ema`, its averaged parameters, also where the flags do not ask for them.
 
     Raises:
       WeightsError: it cannot be read, or has no head.
@@ -227,7 +229,8 @@ def load_classifier(
     for key in RESERVED:
         if key in options:
             raise ConfigError(f"--option={key}=...: {key!r} is no option of a model.")
-    model = load_model(path, checkpoint=step or flags.checkpoint, ema=flags.ema, **options)
+    chosen, averaged = step or flags.checkpoint, flags.ema or ema
+    model = load_model(path, checkpoint=chosen, ema=averaged, **options)
     if not model.options.num_classes:
         raise WeightsError(f"{path} has no head, so it does not tell classes apart: fine-tune it.")
     if not np.any(model.head.kernel[...]):

@@ -334,7 +334,7 @@ def validate(config: ConfigDict) -> None:
     train_operations(config.data)
     _check_channels(config)
     _check_sharpness(config.optimizer.sharpness)
-    _check_objective(config.objective)
+    _check_objective(config)
     read_evaluators(config.evaluators)
     _check_units(config)
     for section, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
@@ -343,7 +343,9 @@ def validate(config: ConfigDict) -> None:
             logger.warning("config.%s.%s has no effect: %s has no such option.", section, key, name)
 
 
-def _check_objective(section: ConfigDict) -> None:
+def _check_objective(config: ConfigDict) -> None:
+    declare_options(config, config.objective.name)  # Of one that is imported by its name.
+    section = config.objective
     check(section, objectives.find_objective(section.name).Options, "objective.", unset=True)
     objectives.chosen_options(section)
     for key in objectives.unused_options(section):

@@ -134,6 +134,7 @@ def _run_config_file(path: str) -> ConfigDict:
         raise ConfigError(f"{location}: {' '.join(reason.split())}") from error
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {shown(config)}.")
+    declare_options(config, config.objective.name)  # Of one that is imported by its name.
     return config
 
 

@@ -25,7 +25,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from vit_jax import storage
-from vit_jax.checkpoint import find_step
+from vit_jax.checkpoint import find_checkpoint
 from vit_jax.command_line import (
     DONE,
     OVERRIDE,
@@ -168,13 +168,14 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
         raise ConfigError(f"{path!r}: there is no such file or folder.")
     data, loss = default_config().data, ""
     file = storage.join(path, "config.json")
-    complete = flags.source and (flags.loss or not storage.exists(file))
-    if is_workdir(path) and not complete:
+    if is_workdir(path) and (storage.exists(file) or not flags.source):
         data, loss = read_run_config(file)
     if flags.source:
         recorded, data = data, default_config().data
         data.update(source=flags.source, data_dir=flags.data_dir)
-        if flags.source == recorded.source:  # Else images that it was trained on might be held out.
+        if flags.source.rstrip("/") == recorded.source.rstrip(
+            "/"
+        ):  # Else images that it was trained on might be held out.
             data.update({key: recorded[key] for key in HOLDING_OUT})
     override(ConfigDict({"data": data}, convert_dict=False), flags.overrides)
     check(data, Data, "data.")
@@ -194,7 +195,8 @@ def read_run_config(file: str) -> tuple[ConfigDict, str]:
         config = json.loads(storage.read(file))["config"]
         recorded = recorded_values(config)
         data.update({key: recorded[name] for key in data if (name := f"data.{key}") in recorded})
-        if (loss := recorded["objective.loss"]) not in LOSSES:
+        loss = recorded["objective.loss"] or ""  # Other objectives have none; the model says one.
+        if loss not in ("", *LOSSES):
             raise ValueError(f"loss={loss!r}")
         return data, loss
     except FileNotFoundError:
@@ -209,12 +211,17 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     Raises:
       UserError: the model or its data cannot be read, or their classes differ.
     """
-    step = find_step(task.model, flags.checkpoint) if is_workdir(task.model) else None
-    model = load_classifier(task.model, flags, step)
+    step, ema = None, flags.ema
+    if is_workdir(task.model):
+        step, averaged = find_checkpoint(task.model, flags.checkpoint)
+        ema = ema or averaged
+    model = load_classifier(task.model, flags, step, ema=ema)
     classifier, stopwatch = make_classifier(model), Stopwatch()
     setting = open_setting(task, model, classifier, flags, stopwatch)
     try:
-        metrics = measure(flags.evaluators or DEFAULT_EVALUATORS, setting, classifier.params)
+        metrics = measure(
+            flags.evaluators.strip() or DEFAULT_EVALUATORS, setting, classifier.params
+        )
     except ClassesDifferError as error:
         raise DataError(
             f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
@@ -226,7 +233,7 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     return Result(
         model=task.model,
         checkpoint=step,
-        ema=flags.ema,
+        ema=ema,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(nnx.split(model)[1])),
         image_size="x".join(map(str, model.options.image_size)),
         source=task.data.source,
@@ -372,6 +379,9 @@ def run(arguments: Sequence[str]) -> int:
         if len(results) == 1:
             print(row.format(*COLUMNS))
         print(row.format(*cells(task, results[-1])), flush=True)
+        for name, value in results[-1].metrics.items():
+            if not name.startswith("eval/"):  # Those are in the row.
+                print(f"  {name} {value:.6g}", flush=True)
         write_results(results, flags)
     if len(results) < len(tasks):
         return USER_ERROR

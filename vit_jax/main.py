@@ -87,6 +87,7 @@ def train_command(
     connect(flags)
     config = expand_paths(load_config(flags.config, overrides))
     if flags.checkpoint and not flags.dry_run:
+        validate(config)  # Before anything is renamed.
         with claim.held(flags.workdir):
             go_back(flags.workdir, flags.checkpoint)
     with stop_signal() as stop:

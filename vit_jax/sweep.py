@@ -55,7 +55,13 @@ def sweep(
         logger.info("Learning rate %g:", rate)
         try:
             folder = os.path.join(directory, f"learning_rate_{rate:g}")
-            measures[rate] = train.run(trial(config, rate), folder, stop=stop)[name]
+            last = train.run(trial(config, rate), folder, stop=stop)
+            if name not in last:
+                raise ConfigError(
+                    f"config.best_metric={config.best_metric!r}: {name} is not measured, but "
+                    f"{', '.join(last)}; name one of these to compare rates by."
+                )
+            measures[rate] = last[name]
         except NonFiniteLossError as error:
             logger.warning("%s", error)
             measures[rate] = math.nan

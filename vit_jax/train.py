@@ -6,14 +6,15 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 from etils import epath
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax.checkpoint import Checkpoints, TrainState, check_path
+from vit_jax.checkpoint import Checkpoints, TrainState
+from vit_jax.checkpoint_errors import check_path
 from vit_jax.data.dataset import open_dataset, with_index
 from vit_jax.data.sources.examples import digest_of
 from vit_jax.data.split_checks import check_run
@@ -72,10 +73,12 @@ def run(
     experiment = make_experiment(config, mesh, dataset, beginning.source)
     beginning = beginning.fitted(experiment)
     logger.info("%s", describe_run(experiment))
-    if dry_run:
+    if dry_run and dataset.source is None:  # A plan without the data.
         return {}
     evaluation = open_evaluation(experiment, with_index(config.data, index_dir))
     check_run(dataset, evaluation.data)
+    if dry_run:
+        return {}
     distributed.check_same("training examples", experiment.dataset.num_examples)
     evaluation.check_same()
     stop = stop or threading.Event()
@@ -165,7 +168,7 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
             numbers: dict[str, float] = {}
             if tools.evaluation.due(step):
                 log.drain()
-                with log.paused():
+                with log.paused(), saved_if_it_fails(step, state, tools):
                     numbers, pictures = tools.evaluation.measure(step, state, frozen)
                 log.write(step, numbers)
                 for name, picture in pictures.items():
@@ -180,3 +183,16 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
                 raise PreemptedError(
                     f"Stopped after step {step}, which is saved. Start the same command again to go on."
                 )
+
+
+@contextlib.contextmanager
+def saved_if_it_fails(step: int, state: TrainState, tools: Tools) -> Iterator[None]:
+    """Saves the state before an evaluator's error ends the run; lets evaluators move data freely."""
+    try:
+        with jax.transfer_guard("allow"):
+            yield
+    except Exception:
+        logger.error("An evaluator failed: the state after step %d is saved.", step)
+        tools.log.flush()
+        tools.checkpoints.save(step, state, {})
+        raise

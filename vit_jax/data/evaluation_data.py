@@ -122,7 +122,7 @@ class EvaluationData:
     def _open(self, name: str, split: str) -> Source:
         data = self.config.copy_and_resolve_references()
         if name != data.source:  # What belongs to the run's own source does not to another.
-            data.source, data.label, data.classes, data.eval_split = name, "", (), ""
+            data.update(source=name, label="", classes=(), columns="", eval_split="")
         height, width, channels = self.image_shape
         knows_classes = name.partition(":")[0] not in COUNTED_BY_MODEL
         return open_source(

@@ -31,14 +31,14 @@ def read_evaluators(text: str) -> tuple[Evaluator, ...]:
     evaluators = tuple(operation() for operation in parse(text, EVALUATORS, "evaluators"))
     counts = Counter(evaluator.prefix for evaluator in evaluators)
     for name, count in counts.items():
-        if count > 1 or (name.endswith(AVERAGED) and name.removesuffix(AVERAGED) in counts):
+        if count > 1:
             raise ConfigError(
                 f"config.evaluators={text!r}: two evaluators would write under {name!r}; tell them "
                 "apart by name='...'."
             )
-        if name in ("train", "data") or "/" in name:
+        if name in ("train", "data") or "/" in name or name.endswith(AVERAGED):
             raise ConfigError(
                 f"config.evaluators={text!r}: {name!r} cannot be an evaluator's name; the run's own "
-                "metrics stand under train/ and data/."
+                f"metrics stand under train/ and data/, those of averages under NAME{AVERAGED}/."
             )
     return evaluators

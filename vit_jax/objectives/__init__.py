@@ -45,8 +45,8 @@ def find_objective(name: str) -> type[Objective]:
         )
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"config.objective.name={name!r}: {error}.") from error
+    except (Exception, SystemExit) as error:  # Whatever the module does when it is imported.
+        raise ConfigError(f"config.objective.name={name!r}: {error!r}.") from error
     if not (isinstance(found, type) and issubclass(found, Objective)):
         raise ConfigError(
             f"config.objective.name={name!r} is no vit_jax.objectives.base.Objective."

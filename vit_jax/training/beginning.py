@@ -37,6 +37,7 @@ class Beginning:
     source: ModelFile | None = None
     weights: Weights | None = None
     params: dict | None = None
+    resumes: bool = False  # The workdir has a checkpoint.
 
     def fitted(self, experiment: Experiment) -> Beginning:
         """The same with the weights fitted to the model; prints what becomes of each parameter.
@@ -62,7 +63,13 @@ class Beginning:
 
         Raises CheckpointError if that one's classes are not the data's.
         """
-        if step := checkpoints.latest_step:
+        step = checkpoints.latest_step
+        if bool(step) != self.resumes:
+            raise CheckpointError(
+                "Another run saved or removed checkpoints in this workdir while this one began: "
+                "start the same command again."
+            )
+        if step:
             logger.info("Resuming after step %d.", step)
             self._check_classes(experiment.dataset.class_names)
             return checkpoints.restore(step, experiment.state)
@@ -96,7 +103,7 @@ def find_beginning(
       WeightsError: the weights cannot be read.
     """
     if directory and workdir.has_checkpoints(directory):
-        return Beginning(read_model_file(directory))
+        return Beginning(read_model_file(directory), resumes=True)
     if not config.init:
         return Beginning()
     options = model_options(config, dataset.num_classes)

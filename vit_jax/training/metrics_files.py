@@ -120,12 +120,13 @@ class MetricsWriter:
     def _write_record(self) -> None:
         if not self._record:
             return
-        values = {n: v if math.isfinite(v) else None for n, v in self._record.items()}
+        record, self._record = self._record, {}
+        values = {n: v if math.isfinite(v) else None for n, v in record.items()}
         self._lines.append(json.dumps(values).encode() + b"\n")
-        step = self._record.pop("step")
-        scalars = [Summary.Value(tag=n, simple_value=v) for n, v in self._record.items()]
+        step = record.pop("step")
+        self._next_step = step + 1
+        scalars = [Summary.Value(tag=n, simple_value=v) for n, v in record.items()]
         self._write_event(step, Summary(value=scalars))
-        self._record, self._next_step = {}, step + 1
 
     def _write_event(self, step: int, value: Summary) -> None:
         self._events.write_event(Event(step=step, wall_time=time.time(), summary=value))

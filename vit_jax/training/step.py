@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from vit_jax.checkpoint import TrainState
 from vit_jax.data.dataset import Batch
 from vit_jax.devices import sharding
+from vit_jax.errors import ConfigError
 from vit_jax.objectives.base import Objective
 from vit_jax.optimizer.schedules import Schedule
 from vit_jax.parameters import TrainablePart
@@ -58,8 +59,10 @@ def make_train_step(
             "grad_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
             "skipped": jnp.sum(~batch["mask"]),
-            **{name: mean for name, mean in means.items() if not mean.ndim},
         }
+        if taken := sorted(metrics.keys() & means.keys()):
+            raise ConfigError(f"The objective's values {taken} are the trainer's own: rename them.")
+        metrics |= {name: mean for name, mean in means.items() if not mean.ndim}
         return TrainState(state.step + 1, params, opt_state, ema, own), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh)))

@@ -28,6 +28,7 @@ IDENTITY = (
     "seed",
     "optimizer.name",
     "optimizer.freeze",
+    "objective.name",
     "data.source",
     "data.data_dir",
     "data.train_split",

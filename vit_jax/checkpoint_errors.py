@@ -1,0 +1,68 @@
+"""Whatever Orbax and file systems say of a checkpoint, as one message."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+
+import jax
+from etils import epath
+
+from vit_jax import digests
+from vit_jax.errors import CheckpointError
+
+
+def check_path(workdir: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    """Raises CheckpointError if Orbax could not save to, or read from, such a path.
+
+    It looks for what it has written by patterns, and knows neither backslashes nor names that are
+    no Unicode text.
+    """
+    path = os.fspath(epath.Path(workdir).absolute())
+    unsafe = sorted(set(path) & set("\\" if read_only else "\\*?[]"))
+    is_text = not any("\ud800" <= character <= "\udfff" for character in path)
+    if unsafe or not is_text:
+        what = f"the characters {' '.join(unsafe)}" if unsafe else "bytes that are no text"
+        raise CheckpointError(
+            f"{path!r} has {what} in it, with which checkpoints cannot be "
+            f"{'read' if read_only else 'saved'}: {'rename it' if read_only else 'name another'}."
+        )
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keeps Orbax from warning, through absl, of what was asked for: not to write."""
+    absl = logging.getLogger("absl")
+    level = absl.level
+    absl.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        absl.setLevel(level)
+
+
+@contextlib.contextmanager
+def readable(directory: epath.Path, step: int) -> Iterator[None]:
+    """Turns whatever libraries raise at damaged files into one message."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # KeyError, ValueError, OSError, AttributeError, zarr's, ...
+        reason = (str(error) or repr(error)).splitlines()[0][:150]
+        raise digests.damaged(directory, step, reason) from error
+
+
+@contextlib.contextmanager
+def written(directory: epath.Path, step: int) -> Iterator[None]:
+    """Turns whatever libraries raise where nothing more can be written into one message."""
+    try:
+        yield
+    except (CheckpointError, jax.errors.JaxRuntimeError):  # The latter: another process died.
+        raise
+    except Exception as error:  # OSError, or TensorStore's ValueError.
+        reason = (str(error) or repr(error)).splitlines()[0][:300]
+        raise CheckpointError(
+            f"{directory}/{step} could not be saved ({reason}). Earlier checkpoints are whole: make "
+            "room, or mend the file system, and start the same command again."
+        ) from error
