@@ -6,6 +6,7 @@ import pytest
 
 import vit_jax
 from tests import tiny
+from tests.objectives.brightness import Brightness
 from tests.runs import read_metrics
 from tests.stages import Setup
 from tests.states import mesh_of
@@ -14,6 +15,7 @@ from vit_jax.checkpoint import Checkpoints, restore_params
 from vit_jax.config import declare_options
 from vit_jax.config_file import load_config
 from vit_jax.devices.topology import open_topology
+from vit_jax.errors import ConfigError
 from vit_jax.plan import make_plan
 from vit_jax.training.state import initial_params
 from vit_jax.weights.loading import fit_weights, read_initial_weights
@@ -126,3 +128,46 @@ def test_the_model_starts_as_with_any_objective(config):
 def test_its_options_are_keys_of_the_command_line():
     overrides = ["objective.scale=0.5", f"objective.name={NAME}"]
     assert load_config("tests/tiny.py", overrides).objective.scale == 0.5
+
+
+def test_a_config_file_may_name_it_and_set_its_options(tmp_path):
+    file = tmp_path / "bright.py"
+    file.write_text(
+        "from tests import tiny\n"
+        "from vit_jax.config import declare_options\n"
+        "def get_config():\n"
+        "  config = tiny.get_config()\n"
+        f"  config.objective.name = '{NAME}'\n"
+        "  return config\n"
+    )
+    config = load_config(str(file), ["objective.scale=2"])
+    assert (config.objective.name, config.objective.scale) == (NAME, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("brightnes", "must be one of"),
+        (":Brightness", "Empty module name"),
+        ("tests.objectives.nothing:X", "No module named"),
+        ("tests.objectives.brightness:Nothing", "no attribute"),
+        ("json:JSONDecoder", "no vit_jax.objectives.base.Objective"),
+    ],
+)
+def test_names_that_are_no_objective_are_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config("tests/tiny.py", [f"objective.name={name}"])
+
+
+@pytest.mark.parametrize("value", ["loss", "skipped", "grad_norm"])
+def test_a_value_cannot_take_the_trainers_names(config, value, monkeypatch):
+    plain = Brightness.loss
+
+    def loss(self, *arguments):
+        losses, values = plain(self, *arguments)
+        return losses, {value: values["error"]}
+
+    monkeypatch.setattr(Brightness, "loss", loss)
+    setup = Setup(config, mesh_of(1))
+    with pytest.raises(ConfigError, match=f"{value}.* are the trainer's own"):
+        jax.eval_shape(setup.step, setup.abstract, next(setup.batches()))

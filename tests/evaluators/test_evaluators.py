@@ -1,0 +1,85 @@
+"""`config.evaluators`: its text, names and metrics, and what becomes of a run whose evaluator fails."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+
+from tests import tiny
+from tests.runs import read_metrics
+from vit_jax import train
+from vit_jax.checkpoint import find_checkpoint
+from vit_jax.errors import ConfigError
+from vit_jax.evaluators import EVALUATORS, read_evaluators
+from vit_jax.evaluators.base import Evaluator, Results
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("classification | classification()", "two evaluators would write under 'eval'"),
+        ("classification(name='a') | classification(name='a')", "write under 'a'"),
+        ("classification(name='train')", "cannot be an evaluator's name"),
+        ("classification(name='data')", "cannot be an evaluator's name"),
+        ("classification(name='a/b')", "cannot be an evaluator's name"),
+        ("classification(name='a_ema')", "cannot be an evaluator's name"),
+        ("clasification", "the nearest: classification"),
+        ("classification(every_steps=-1)", "every_steps of classification must be"),
+        ("classification(split=3)", "split of classification must be text"),
+        ("classification(shots=5)", "shots"),
+        ("classification,", "expected NAME or NAME"),
+    ],
+)
+def test_texts_that_cannot_be_meant_are_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        read_evaluators(text)
+
+
+def test_a_text_is_read_in_its_order():
+    first, second = read_evaluators("classification | classification(name='v2', every_steps=7)")
+    assert (first.prefix, first.every_steps) == ("eval", 0)
+    assert (second.prefix, second.every_steps, second.split) == ("v2", 7, "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fragile(Evaluator):
+    """Uses arrays as people do, and fails at its third measure."""
+
+    NAME = "fragile"
+
+    def metrics(self, setting):
+        return ("sum",)
+
+    def bind(self, setting):
+        calls = []
+
+        def measure(params, frozen):
+            calls.append(1)
+            if len(calls) == 3:
+                raise RuntimeError("it broke")
+            return Results({"sum": float(jnp.zeros(3).sum() + params["head"]["bias"].sum())})
+
+        return measure
+
+
+@pytest.fixture
+def config(monkeypatch):
+    monkeypatch.setitem(EVALUATORS, "fragile", Fragile)
+    config = tiny.get_config()
+    config.total_steps, config.evaluators = 5, "fragile(every_steps=1)"
+    return config
+
+
+def test_an_evaluator_may_use_arrays_freely_and_its_failure_loses_no_update(config, tmp_path):
+    with pytest.raises(RuntimeError, match="it broke"):
+        train.run(config, tmp_path)
+    assert [record["step"] for record in read_metrics(tmp_path)] == [1, 2, 3]
+    assert find_checkpoint(tmp_path, "latest") == (3, False)
+
+
+@pytest.mark.parametrize("metric", ["eval/accuracy", "fragile/mean", "fragile_ema/sum", "-"])
+def test_a_best_metric_that_nobody_measures_fails_at_the_start(config, metric, tmp_path):
+    config.best_metric = metric
+    with pytest.raises(ConfigError, match=r"is not measured in this run.*fragile/sum"):
+        train.run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,50 @@
+"""The best checkpoint: by the metric asked for, and with the parameters that were scored."""
+
+import json
+
+import pytest
+
+import vit_jax
+from tests import tiny
+from tests.runs import read_metrics
+from vit_jax import train
+from vit_jax.checkpoint import find_checkpoint
+from vit_jax.evaluate import main
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """Four updates at a high rate, measured after each, with averages; `best_metric` is auto."""
+    folder = tmp_path_factory.mktemp("best")
+    config = tiny.get_config()
+    config.total_steps, config.eval_every_steps, config.warmup_steps = 4, 1, 0
+    config.ema_decay, config.optimizer.learning_rate = 0.3, 0.02
+    train.run(config, folder)
+    return folder
+
+
+def test_the_averages_are_scored_and_every_command_loads_them(workdir, tmp_path):
+    records = {record["step"]: record for record in read_metrics(workdir)}
+    best = max(records, key=lambda step: records[step]["eval_ema/accuracy"])
+    assert find_checkpoint(workdir, "best") == (best, True)
+    assert main([str(workdir), "--checkpoint=best", f"--json={tmp_path / 'r.json'}"]) == 0
+    (result,) = json.loads((tmp_path / "r.json").read_text())
+    assert (result["checkpoint"], result["ema"]) == (best, True)
+    assert result["loss"] == pytest.approx(records[best]["eval_ema/loss"], rel=1e-5)
+    assert records[best]["eval_ema/loss"] != pytest.approx(records[best]["eval/loss"], rel=1e-4)
+    by_name, by_flag = (
+        vit_jax.load_model(workdir, checkpoint=step, ema=ema)
+        for step, ema in (("best", False), (best, True))
+    )
+    assert (by_name.head.kernel[...] == by_flag.head.kernel[...]).all()
+
+
+def test_another_metric_is_not_compared_with_the_one_before(workdir, tmp_path):
+    config = tiny.get_config()
+    config.total_steps, config.eval_every_steps, config.warmup_steps = 3, 1, 0
+    config.keep_checkpoints = 5
+    train.run(config, tmp_path)
+    config.total_steps, config.best_metric = 6, "-eval/loss"
+    train.run(config, tmp_path)
+    losses = {r["step"]: r["eval/loss"] for r in read_metrics(tmp_path) if r["step"] > 3}
+    assert find_checkpoint(tmp_path, "best") == (min(losses, key=losses.get), False)
