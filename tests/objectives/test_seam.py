@@ -171,3 +171,14 @@ def test_a_value_cannot_take_the_trainers_names(config, value, monkeypatch):
     setup = Setup(config, mesh_of(1))
     with pytest.raises(ConfigError, match=f"{value}.* are the trainer's own"):
         jax.eval_shape(setup.step, setup.abstract, next(setup.batches()))
+
+
+def test_values_are_means_over_the_rows_that_count(config):
+    setup = Setup(config, mesh_of(1))
+    batch, counts = next(setup.batches()), np.arange(32) % 4 != 0
+    batch = {**batch, "mask": jax.device_put(counts, batch["mask"].sharding)}
+    objective = setup.experiment.objective
+    losses, values = objective.loss(setup.state.params, setup.frozen, batch, None)
+    _, metrics = setup.step(setup.state, batch)
+    np.testing.assert_allclose(metrics["error"], values["error"][counts].mean(), rtol=1e-5)
+    np.testing.assert_allclose(metrics["loss"], losses[counts].mean(), rtol=1e-5)
