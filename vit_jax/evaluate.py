@@ -53,6 +53,7 @@ from vit_jax.inference import Classifier, make_classifier, make_transform
 from vit_jax.models.base import ImageClassifier
 from vit_jax.objectives.losses import LOSSES
 from vit_jax.sections import check
+from vit_jax.training.recorded import with_objective
 from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
 
@@ -218,10 +219,11 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     model = load_classifier(task.model, flags, step, ema=ema)
     classifier, stopwatch = make_classifier(model), Stopwatch()
     setting = open_setting(task, model, classifier, flags, stopwatch)
+    text, params, frozen = flags.evaluators.strip(), classifier.params, {}
+    if text and step is not None:
+        setting, params, frozen = with_objective(setting, params, task.model, step, ema=ema)
     try:
-        metrics = measure(
-            flags.evaluators.strip() or DEFAULT_EVALUATORS, setting, classifier.params
-        )
+        metrics = measure(text or DEFAULT_EVALUATORS, setting, params, frozen)
     except ClassesDifferError as error:
         raise DataError(
             f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
@@ -269,18 +271,15 @@ def open_setting(
         watch=stopwatch.time,
     )
     few = classifier.round_up(len(data.examples()))
-    return Setting(
-        classifier.network,
-        dataclasses.replace(data, batch_size=min(data.batch_size, few)),
-        loss,
-    )
+    data = dataclasses.replace(data, batch_size=min(data.batch_size, few))
+    return Setting(classifier.network, data, loss)
 
 
-def measure(text: str, setting: Setting, params: dict) -> dict[str, float]:
+def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str, float]:
     """Each evaluator's numbers, as in "eval/accuracy"."""
     metrics: dict[str, float] = {}
     for evaluator in read_evaluators(text):
-        numbers = evaluator.bind(setting)(params, {}).numbers
+        numbers = evaluator.bind(setting)(params, frozen).numbers
         metrics |= {f"{evaluator.prefix}/{name}": value for name, value in numbers.items()}
     return metrics
 

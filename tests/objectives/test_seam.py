@@ -1,5 +1,7 @@
 """An objective of its own file (brightness.py) trains, resumes, shards, plans and exports."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from vit_jax.config import declare_options
 from vit_jax.config_file import load_config
 from vit_jax.devices.topology import open_topology
 from vit_jax.errors import ConfigError
+from vit_jax.evaluate import main as evaluate
 from vit_jax.plan import make_plan
 from vit_jax.training.state import initial_params
 from vit_jax.weights.loading import fit_weights, read_initial_weights
@@ -182,3 +185,14 @@ def test_values_are_means_over_the_rows_that_count(config):
     _, metrics = setup.step(setup.state, batch)
     np.testing.assert_allclose(metrics["error"], values["error"][counts].mean(), rtol=1e-5)
     np.testing.assert_allclose(metrics["loss"], losses[counts].mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("flags", [(), ("--ema",)])
+def test_its_evaluator_measures_the_same_outside_the_run(whole, tmp_path, flags):
+    output = tmp_path / "results.json"
+    command = [str(whole), "--evaluators=brightness | classification", f"--json={output}", *flags]
+    assert evaluate(command) == 0
+    (result,) = json.loads(output.read_text())
+    last = read_metrics(whole)[-1]
+    expected = last["brightness_ema/error" if flags else "brightness/error"]
+    assert result["metrics"]["brightness/error"] == pytest.approx(expected, rel=1e-5)
