@@ -1,5 +1,6 @@
 """Paths with any character that a file system allows: they work, or are refused before training."""
 
+import logging
 import os
 import pathlib
 import shutil
@@ -35,6 +36,16 @@ NAMES = (
 )
 PATTERNS = ("runs [v1]", "a*b", "a?b", "[", "a]b")
 UNREADABLE = ("a\\b", "\udcff")  # The second: a byte that is no UTF-8.
+
+
+@pytest.fixture(autouse=True)
+def _nothing_captured():
+    """Names that are no text cannot be sent from one test process to another; logs have them."""
+    logger = logging.getLogger("vit_jax")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)

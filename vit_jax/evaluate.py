@@ -219,7 +219,8 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     model = load_classifier(task.model, flags, step, ema=ema)
     classifier, stopwatch = make_classifier(model), Stopwatch()
     setting = open_setting(task, model, classifier, flags, stopwatch)
-    text, params, frozen = flags.evaluators.strip(), classifier.params, {}
+    text, params = flags.evaluators.strip(), classifier.params
+    frozen: dict[str, Any] = {}
     if text and step is not None:
         setting, params, frozen = with_objective(setting, params, task.model, step, ema=ema)
     try:
