@@ -41,6 +41,7 @@ def shrunken(config: ConfigDict) -> ConfigDict:
     config.model.num_classes = 10
     config.init = ""
     config.batch_size = 8
+    config.optimizer.sharpness.shares = min(config.optimizer.sharpness.shares, 4)
     config.update({f"{duration}_{unit}": 0 for duration in DURATIONS for unit in UNITS})
     config.total_steps = 1
     config.model.dtype = "float32"  # bfloat16 takes longer to compile for a CPU.

@@ -170,7 +170,9 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     data, loss = default_config().data, ""
     file = storage.join(path, "config.json")
     if is_workdir(path) and (storage.exists(file) or not flags.source):
-        data, loss = read_run_config(file)
+        needed = not (flags.source and flags.loss)
+        with contextlib.nullcontext() if needed else contextlib.suppress(ConfigError):
+            data, loss = read_run_config(file)
     if flags.source:
         recorded, data = data, default_config().data
         data.update(source=flags.source, data_dir=flags.data_dir)

@@ -3,7 +3,8 @@
 The way from `config.data.source` to a batch, from the top; what is indented is used by what stands
 above it.
 
-    dataset               a run's two splits, and their batches
+    dataset               a run's training examples, and their batches
+    evaluation_data       splits as a model is evaluated on them
       sources/            where examples come from: random access to one split
         registry          config.data.source -> a source
           folder          images in class folders       listing: found once and kept in an index
