@@ -22,13 +22,11 @@ logger = logging.getLogger(__name__)
 
 Image.MAX_IMAGE_PIXELS = None  # `check_size` is asked instead.
 
-Image.init()
 # Of Pillow's formats those that hold pixels, and nothing that it hands on to other programs.
 _PIXEL_FORMATS = (
     *("AVIF", "BMP", "DDS", "DIB", "GIF", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "PSD", "QOI"),
     *("SGI", "SUN", "TGA", "TIFF", "WEBP"),
 )
-_FORMATS = tuple(name for name in _PIXEL_FORMATS if name in Image.OPEN)  # Builds may lack some.
 # First bytes, and after how many of them: of formats that are known, whether or not they can be read.
 _SIGNATURES = {
     (0, b"\xff\xd8\xff"): "JPEG",
@@ -47,6 +45,13 @@ _SIGNATURES = {
     (0, b"\0\0\1\0"): "ICO",
 }
 _UNREAD = ("HEIC", "JPEG XL", "PostScript", "PDF", "ICO")
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    """Those of `_PIXEL_FORMATS` that this build of Pillow has; its plug-ins take long to import."""
+    Image.init()
+    return tuple(name for name in _PIXEL_FORMATS if name in Image.OPEN)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +215,7 @@ def _decode_with_pillow(content: bytes, channels: int, how: Decoding) -> Image.I
 def _identify(content: bytes) -> Image.Image:
     """The file as Pillow opens it; nothing is decoded yet."""
     try:
-        return Image.open(io.BytesIO(content), formats=_FORMATS)
+        return Image.open(io.BytesIO(content), formats=_formats())
     except UnidentifiedImageError:  # Its message has an address in memory, but no reason.
         raise DataError(f"cannot decode the image ({_reason(content)})") from None
 
