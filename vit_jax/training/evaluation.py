@@ -43,9 +43,10 @@ class Evaluation:
 
     def check_same(self) -> None:
         """Raises DataError, in every process, unless all have equally many evaluation examples."""
-        for names, examples in self.data.opened.items():
-            what = f"evaluation examples of {' '.join(names).strip()}"
-            distributed.check_same(what, len(examples))
+        for kind, opened in (("evaluation", self.data.opened), ("training", self.data.fitted)):
+            for names, examples in opened.items():
+                what = f"{kind} examples of {' '.join(names).strip()}"
+                distributed.check_same(what, len(examples))
 
     def due(self, step: int) -> list[tuple[Evaluator, Measure]]:
         """The evaluators that measure the state after update `step`."""
@@ -62,8 +63,8 @@ class Evaluation:
         pictures: dict[str, np.ndarray] = {}
         parts = {"": state.params} if state.ema is None else {"": state.params, AVERAGED: state.ema}
         known = {**frozen, **state.objective}
-        for evaluator, measure in self.due(step):
-            for suffix, params in parts.items():
+        for suffix, params in parts.items():  # So that features of one are kept, not of both.
+            for evaluator, measure in self.due(step):
                 results = measure(params, known)
                 prefix = f"{evaluator.prefix}{suffix}"
                 numbers |= {f"{prefix}/{name}": value for name, value in results.numbers.items()}
