@@ -101,6 +101,7 @@ def run_experiment(
         directory, keep=config.keep_checkpoints, best_metric=evaluation.best_metric
     )
     start = checkpoints.latest_step
+    evaluation = evaluation.recorded_in(directory, start)
     digest = digest_of(experiment.dataset.examples)
     workdir.record_config(directory, config, num_examples, digest, resuming=start > 0)
     state = beginning.state(experiment, checkpoints)
