@@ -23,7 +23,7 @@ LEVELS = (
     "data objectives optimizer",
     "evaluators",
     "config",
-    "config_file inference prediction_files recipes",
+    "config_file evaluation_files inference prediction_files recipes",
     "training",
     "train",
     "command_line",

@@ -213,11 +213,17 @@ def connect(flags: argparse.Namespace) -> None:
 
 
 def load_classifier(
-    path: str, flags: argparse.Namespace, step: int | None = None, *, ema: bool = False
+    path: str,
+    flags: argparse.Namespace,
+    step: int | None = None,
+    *,
+    ema: bool = False,
+    needs_head: bool = True,
 ) -> ImageClassifier:
     """The model at `path`, by the flags of `add_model_flags`; of a workdir a given step, if any.
 
-    With `ema`, its averaged parameters, also where the flags do not ask for them.
+    With `ema`, its averaged parameters, also where the flags do not ask for them. Without
+    `needs_head`, it need not tell classes apart.
 
     Raises:
       WeightsError: it cannot be read, or has no head.
@@ -231,6 +237,8 @@ def load_classifier(
             raise ConfigError(f"--option={key}=...: {key!r} is no option of a model.")
     chosen, averaged = step or flags.checkpoint, flags.ema or ema
     model = load_model(path, checkpoint=chosen, ema=averaged, **options)
+    if not needs_head:
+        return model
     if not model.options.num_classes:
         raise WeightsError(f"{path} has no head, so it does not tell classes apart: fine-tune it.")
     if not np.any(model.head.kernel[...]):

@@ -9,7 +9,6 @@ but some images could not be read; 2 some model could not be measured.
 
 import argparse
 import contextlib
-import csv
 import dataclasses
 import io
 import json
@@ -23,6 +22,7 @@ from typing import Any
 import jax
 from flax import nnx
 from ml_collections import ConfigDict
+from PIL import Image
 
 from vit_jax import storage
 from vit_jax.checkpoint import find_checkpoint
@@ -45,26 +45,27 @@ from vit_jax.config_file import override
 from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import sharding
-from vit_jax.errors import ConfigError, DataError, UserError
-from vit_jax.escaping import csv_row, printable
+from vit_jax.errors import ConfigError, DataError, NonFiniteLossError, UserError
+from vit_jax.evaluation_files import COLUMNS, Result, cells, table_row, write_results
 from vit_jax.evaluators import read_evaluators
-from vit_jax.evaluators.base import Setting
+from vit_jax.evaluators.base import Evaluator, Results, Setting
+from vit_jax.evaluators.results import FILE_NAME, describe_result
 from vit_jax.inference import Classifier, make_classifier, make_transform
 from vit_jax.models.base import ImageClassifier
 from vit_jax.objectives.losses import LOSSES
+from vit_jax.records import append_record
 from vit_jax.sections import check
 from vit_jax.training.recorded import with_objective
 from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
-COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
-DEFAULT_EVALUATORS = "classification"
 # Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
 KEYS = (
     "source",
     "data_dir",
     "index_dir",
+    "train_split",
     "label",
     "eval_split",
     "classes",
@@ -81,26 +82,6 @@ CLASSIFICATION = ("count", "accuracy", "top5_accuracy", "loss")  # Of its number
 HOLDING_OUT = ("held_out_fraction", "holding_out", "fold")
 
 logger = logging.getLogger("vit_jax")
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """The measures of one model on one source; a row of the table and of the CSV file."""
-
-    model: str
-    checkpoint: int | None  # the step; None if `model` is no workdir
-    ema: bool
-    parameters: int
-    image_size: str  # height x width
-    source: str
-    split: str  # empty: the source's own evaluation split
-    count: int | None  # of readable images; None, as the next three, where others were measured
-    unreadable: int
-    accuracy: float | None
-    top5_accuracy: float | None  # None with five classes or fewer
-    loss: float | None
-    images_per_second: float
-    metrics: dict[str, float]  # every evaluator's: "eval/accuracy", ...; not in the CSV file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +121,15 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--evaluators", default="", help="default: classification; others: see docs/evaluation.md"
     )
     parser.add_argument(
+        "--classes",
+        default="",
+        metavar="FILE",
+        help="lines of NAME IN THE DATA, tab, NAME IN THE MODEL: only these classes are predicted",
+    )
+    parser.add_argument(
+        "--pictures", default="", metavar="FOLDER", help="write what evaluators draw, of one model"
+    )
+    parser.add_argument(
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
     )
     parser.add_argument(
@@ -157,7 +147,20 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         if text.partition("=")[0] not in {f"data.{key}" for key in KEYS}:
             raise ConfigError(f"{OVERRIDE}{text}: of config.data may be set: {', '.join(KEYS)}.")
     flags.overrides = overrides
+    if flags.classes and flags.evaluators:
+        raise ConfigError(
+            f"--classes={flags.classes} is for classification alone: with --evaluators write "
+            "classification(classes='FILE')."
+        )
+    if flags.pictures and len(flags.models) > 1:
+        raise ConfigError(f"--pictures={flags.pictures}: name one model, not {len(flags.models)}.")
     return flags
+
+
+def evaluators_of(flags: argparse.Namespace) -> tuple[Evaluator, ...]:
+    """The evaluators that the flags ask for; raises ConfigError if they cannot be read."""
+    arguments = f"(classes={flags.classes!r})" if flags.classes else ""
+    return read_evaluators(flags.evaluators.strip() or f"classification{arguments}")
 
 
 def plan(path: str, flags: argparse.Namespace) -> Task:
@@ -218,15 +221,34 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     if is_workdir(task.model):
         step, averaged = find_checkpoint(task.model, flags.checkpoint)
         ema = ema or averaged
-    model = load_classifier(task.model, flags, step, ema=ema)
+    evaluators = evaluators_of(flags)
+    needs_head = any(evaluator.NEEDS_HEAD for evaluator in evaluators)
+    model = load_classifier(task.model, flags, step, ema=ema, needs_head=needs_head)
     classifier, stopwatch = make_classifier(model), Stopwatch()
     setting = open_setting(task, model, classifier, flags, stopwatch)
-    text, params = flags.evaluators.strip(), classifier.params
+    params = classifier.params
     frozen: dict[str, Any] = {}
-    if text and step is not None:
+    if flags.evaluators and step is not None:
         setting, params, frozen = with_objective(setting, params, task.model, step, ema=ema)
+    metrics: dict[str, float] = {}
     try:
-        metrics = measure(text or DEFAULT_EVALUATORS, setting, params, frozen)
+        for evaluator in evaluators:
+            start = time.monotonic()
+            results = evaluator.bind(setting)(params, frozen)
+            seconds = time.monotonic() - start
+            prefix = evaluator.prefix
+            metrics |= {f"{prefix}/{name}": value for name, value in results.numbers.items()}
+            write_pictures(flags.pictures, prefix, results)
+            if step is not None:
+                record = describe_result(
+                    evaluator,
+                    task.data,
+                    results.numbers,
+                    step=step,
+                    averaged=ema,
+                    seconds=seconds,
+                )
+                append_to_run(task.model, record)
     except ClassesDifferError as error:
         raise DataError(
             f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
@@ -278,13 +300,25 @@ def open_setting(
     return Setting(classifier.network, data, loss)
 
 
-def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str, float]:
-    """Each evaluator's numbers, as in "eval/accuracy"."""
-    metrics: dict[str, float] = {}
-    for evaluator in read_evaluators(text):
-        numbers = evaluator.bind(setting)(params, frozen).numbers
-        metrics |= {f"{evaluator.prefix}/{name}": value for name, value in numbers.items()}
-    return metrics
+def append_to_run(workdir: str, record: dict[str, Any]) -> None:
+    """Adds a result to a run's own; where that cannot be written, says so."""
+    try:
+        append_record(storage.join(workdir, FILE_NAME), record)
+    except OSError as error:
+        logger.warning("%s keeps no record of this: %s.", workdir, error.strerror or error)
+
+
+def write_pictures(folder: str, prefix: str, results: Results) -> None:
+    """Writes an evaluator's pictures as PREFIX_NAME.png; raises ConfigError if it cannot."""
+    for name, picture in results.pictures.items() if folder else ():
+        png = io.BytesIO()
+        Image.fromarray(picture).save(png, "PNG")
+        try:
+            storage.write(storage.join(folder, f"{prefix}_{name}.png"), png.getvalue())
+        except OSError as error:
+            raise ConfigError(
+                f"--pictures={folder} cannot be written: {error.strerror or error}."
+            ) from error
 
 
 class Stopwatch:
@@ -307,84 +341,26 @@ class Stopwatch:
         return self._images / (time.perf_counter() - self._start)
 
 
-# ------------------------------------------------------------------------------------- results
-
-
-def as_percent(value: float | None) -> str:
-    """A share for the table."""
-    return "–" if value is None else f"{value:.2%}"
-
-
-def table_row(tasks: Sequence[Task]) -> str:
-    """The format of the table's rows, as wide as the names in it."""
-    names = max(len(printable(task.model)) for task in tasks)
-    origins = max(len(printable(task.origin)) for task in tasks)
-    return f"{{:{names}}}  {{:{origins}}}" + "  {:>8}" * 5
-
-
-def cells(task: Task, result: Result) -> tuple[str, ...]:
-    """A row of the table."""
-    return (
-        printable(task.model),
-        printable(task.origin),
-        "–" if result.count is None else f"{result.count:,}",
-        as_percent(result.accuracy),
-        as_percent(result.top5_accuracy),
-        "–" if result.loss is None else f"{result.loss:.4f}",
-        f"{result.images_per_second:,.0f}",
-    )
-
-
-def write_json(path: str, results: Sequence[Result]) -> None:
-    """Writes a list of objects; what is not a number is null."""
-    rows = storage.without_nan([*map(vars, results)])
-    storage.write(path, f"{json.dumps(rows, indent=2)}\n".encode())
-
-
-def write_csv(path: str, results: Sequence[Result]) -> None:
-    """Writes a row for each result under a header."""
-    names = [field.name for field in dataclasses.fields(Result) if field.name != "metrics"]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(csv_row(getattr(each, name) for name in names) for each in results)
-    storage.write(path, text.getvalue().encode("utf-8", "surrogateescape"))
-
-
-def write_results(results: Sequence[Result], flags: argparse.Namespace) -> None:
-    """Writes the files asked for; raises ConfigError if one cannot be."""
-    for flag, path, write in (("json", flags.json, write_json), ("csv", flags.csv, write_csv)):
-        try:
-            if path:
-                write(path, results)
-        except OSError as error:
-            raise ConfigError(
-                f"--{flag}={path} cannot be written: {error.strerror or error}."
-            ) from error
-
-
-# ------------------------------------------------------------------------------------- command
-
-
 def run(arguments: Sequence[str]) -> int:
     """Measures one model after another; one that cannot be measured does not stop the rest."""
     flags = parse_flags(arguments)
     tasks = [plan(path, flags) for path in flags.models]
-    write_results([], flags)  # Better an error now than after the work.
-    row, results = table_row(tasks), []
+    evaluators_of(flags)
+    write_results([], flags.json, flags.csv)  # Better an error now than after the work.
+    row, results = table_row(flags.models, [task.origin for task in tasks]), []
     for task in tasks:
         try:
             results.append(evaluate(task, flags))
-        except UserError as error:
+        except (UserError, NonFiniteLossError) as error:
             logger.error("%s", error)
             continue
         if len(results) == 1:
             print(row.format(*COLUMNS))
-        print(row.format(*cells(task, results[-1])), flush=True)
+        print(row.format(*cells(results[-1])), flush=True)
         for name, value in results[-1].metrics.items():
             if not name.startswith("eval/"):  # Those are in the row.
                 print(f"  {name} {value:.6g}", flush=True)
-        write_results(results, flags)
+        write_results(results, flags.json, flags.csv)
     if len(results) < len(tasks):
         return USER_ERROR
     return SOME_UNREADABLE if any(result.unreadable for result in results) else DONE

@@ -48,14 +48,16 @@ class Reliability(NamedTuple):
 
     confidence: Array  # Its mean, [bins]; NaN in an empty bin, as the next.
     accuracy: Array
-    count: Array
+    images: Array
 
     @property
     def calibration_error(self) -> float:
-        """The expected calibration error: the mean gap of both, weighted by count."""
-        filled = self.count > 0
+        """The expected calibration error: the mean gap of both, weighted by images."""
+        filled = self.images > 0
         gaps = np.abs(self.confidence - self.accuracy)[filled]
-        return float(np.average(gaps, weights=self.count[filled])) if filled.any() else float("nan")
+        return (
+            float(np.average(gaps, weights=self.images[filled])) if filled.any() else float("nan")
+        )
 
 
 def reliability(confidences: Array, hits: Array, num_bins: int = NUM_BINS) -> Reliability:
