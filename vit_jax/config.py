@@ -322,10 +322,14 @@ def resolved(config: ConfigDict) -> dict[str, Any]:
 
 
 def model_options(config: ConfigDict, num_classes: int) -> ModelOptions:
-    """The model's complete options: the named architecture's, with those that the config sets."""
+    """The model's complete options: the named architecture's, with those that the config sets.
+
+    An objective that does not classify trains a model without a head.
+    """
     chosen = {key: value for key, value in config.model.items() if value is not None}
     name = chosen.pop("name")
-    return registry.model_options(name, **{**chosen, "num_classes": num_classes})
+    classifies = objectives.find_objective(config.objective.name).CLASSIFIES
+    return registry.model_options(name, **{**chosen, "num_classes": num_classes * classifies})
 
 
 def validate(config: ConfigDict) -> None:

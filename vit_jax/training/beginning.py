@@ -71,7 +71,7 @@ class Beginning:
             )
         if step:
             logger.info("Resuming after step %d.", step)
-            self._check_classes(experiment.dataset.class_names)
+            self._check_classes(experiment.model_file.class_names)
             return checkpoints.restore(step, experiment.state)
         state = initial_state(experiment.initialize, experiment.config.seed, experiment.state)
         if self.params is None:
