@@ -18,10 +18,9 @@ from flax import nnx
 
 from vit_jax.errors import ConfigError
 from vit_jax.kinds import Flag, Fraction, whole
-from vit_jax.models.axial import AxialViTOptions
 from vit_jax.models.base import Constrain
 from vit_jax.models.layers import layer_norm, scan_blocks, xavier_uniform
-from vit_jax.models.positions import RELATIVE, STEM, sincos_2d
+from vit_jax.models.positions import sincos_2d
 from vit_jax.models.vit import Block, ViTOptions
 from vit_jax.network import Network
 from vit_jax.objectives import patch_pixels
@@ -105,8 +104,7 @@ class MaskedAutoencoder(Objective):
 
     def __init__(self, options: Options, network: Network, labels: Labels):
         super().__init__(options, network, labels)
-        self.model = patch_pixels.require_patches(network.options, "masked_autoencoder")
-        _require_sequence(self.model)
+        self.model = patch_pixels.require_sequence(network.options, "masked_autoencoder")
         self.patch = patch_pixels.pixels_of_a_patch(self.model)
         count = self.model.num_patches
         self.num_masked = min(count - 1, max(1, round(options.mask_ratio * count)))
@@ -210,18 +208,3 @@ class MaskedAutoencoder(Objective):
         pixels = patch_pixels.cut(batch["image"].astype(jnp.float32), self.model.grid)
         grey = jnp.full((*batch["masked"].shape, *pixels.shape[2:]), GREY)
         return patch_pixels.join(patch_pixels.put(pixels, batch["masked"], grey), self.model.grid)
-
-
-def _require_sequence(options: ViTOptions) -> None:
-    """Raises ConfigError for a model that needs the whole grid of patches in its blocks."""
-    if options.positions == RELATIVE or options.position_placement != STEM:
-        raise ConfigError(
-            f"config.objective.name='masked_autoencoder' leaves patches out, and "
-            f"model.positions={options.positions!r} with model.position_placement="
-            f"{options.position_placement!r} needs all of them: add a table at the 'stem'."
-        )
-    if isinstance(options, AxialViTOptions):
-        raise ConfigError(
-            "config.objective.name='masked_autoencoder' leaves patches out, and axial attention "
-            "needs whole rows and columns: choose a Vision Transformer or a hybrid."
-        )

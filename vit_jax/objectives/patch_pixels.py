@@ -12,8 +12,10 @@ import numpy as np
 from einops import rearrange
 
 from vit_jax.errors import ConfigError
+from vit_jax.models.axial import AxialViTOptions
 from vit_jax.models.base import ModelOptions
 from vit_jax.models.patches import PatchOptions
+from vit_jax.models.positions import RELATIVE, STEM
 from vit_jax.models.vit import ViTOptions
 
 Grid = tuple[int, int]
@@ -47,6 +49,23 @@ def require_patches(options: ModelOptions, objective: str) -> ViTOptions:
             "config.model.patch_dropout_rate=0."
         )
     return options
+
+
+def require_sequence(options: ModelOptions, objective: str) -> ViTOptions:
+    """The options of a model that takes any number of patches; raises ConfigError for another one."""
+    model = require_patches(options, objective)
+    if model.positions == RELATIVE or model.position_placement != STEM:
+        raise ConfigError(
+            f"config.objective.name={objective!r} changes the number of patches, and "
+            f"model.positions={model.positions!r} with model.position_placement="
+            f"{model.position_placement!r} needs all of them: add a table at the 'stem'."
+        )
+    if isinstance(model, AxialViTOptions):
+        raise ConfigError(
+            f"config.objective.name={objective!r} changes the number of patches, and axial "
+            "attention needs whole rows and columns: choose a Vision Transformer or a hybrid."
+        )
+    return model
 
 
 def cut(images: jax.Array, grid: Grid) -> jax.Array:
