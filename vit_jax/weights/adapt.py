@@ -19,7 +19,7 @@ from vit_jax.tables import format_table
 from vit_jax.weights import equivalence
 from vit_jax.weights.architecture import family_name
 from vit_jax.weights.content import AVERAGED, Weights
-from vit_jax.weights.equivalence import Form
+from vit_jax.weights.equivalence import HEADS, Form
 from vit_jax.weights.mapping import fill_name
 from vit_jax.weights.resampling import (
     resize_channels,
@@ -46,6 +46,7 @@ FIXED_OPTIONS = (
 SILENT_OPTIONS = (
     "gelu",
     "pooling",
+    "distillation_token",
     "norm_after_pooling",
     "pool_padding",
     "positions",
@@ -223,7 +224,7 @@ class Adaptation:
             return "not in the file"
         if skipped.all():
             return f"{self.skip!r}"
-        if not name.startswith("head/"):
+        if not name.startswith(HEADS):
             return ""
         for option, (theirs, _) in differing(form.options, self.options, HEAD_OPTIONS):
             return f"{option}={theirs} in the file"
@@ -290,7 +291,8 @@ def prefix_rows(options: Any) -> list[str]:
     if not options.prefix_positions:
         return []
     registers = [f"register {number}" for number in range(options.num_registers)]
-    return [*["class token"] * options.has_class_token, *registers]
+    class_token = ["class token"] * options.has_class_token
+    return [*class_token, *["distillation token"] * options.distillation_token, *registers]
 
 
 def fit_line(table: np.ndarray, old: int, new: int, method: str) -> tuple[np.ndarray, str]:

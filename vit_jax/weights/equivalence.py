@@ -24,8 +24,10 @@ from vit_jax.models.positions import (
 from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
 from vit_jax.weights.content import Weights
 
+HEADS = ("head/", "distillation_head/")  # What the names of their parameters begin with.
 TABLE = "position_embedding"
 POSITIONS = (TABLE, "relative_positions")  # What the names of position parameters contain.
+PREFIX_TOKENS = ("class_token", "distillation_token", "registers")  # In their order.
 # A factor of LayerScale -> the layer whose outputs it multiplies.
 SCALED_LAYERS = {
     "blocks/layer_scale1": "blocks/attention/out",
@@ -109,7 +111,7 @@ def order_classes(form: Form, names: tuple[str, ...]) -> Form:
 
 def take_classes(form: Form, columns: Sequence[int], names: Sequence[str], note: str) -> Form:
     """The form whose head has the given columns of the file's head."""
-    head = {name: array for name, array in form.parameters.items() if name.startswith("head/")}
+    head = {name: array for name, array in form.parameters.items() if name.startswith(HEADS)}
     taken = {name: array[..., list(columns)] for name, array in head.items()}
     form = form._replace(class_names=tuple(names))
     return form.change(taken, note, num_classes=len(columns))
@@ -137,16 +139,20 @@ def average_pixels(form: Form, here: Any, weights: Weights) -> Form:
 
 
 def fold_position_rows(form: Form, here: Any) -> Form:
-    """Adds the position rows of class token and registers to these, for a model without such rows."""
+    """Adds the position rows of the prefix tokens to these, for a model without such rows."""
     there = form.options
     rows = there.num_prefix_tokens * there.prefix_positions
     learned = there.positions == here.positions == LEARNED_1D
     at_stem = there.position_placement == here.position_placement == STEM
     if not (rows and learned and at_stem) or here.prefix_positions:
         return form
-    table, first = form.parameters[TABLE], int(there.has_class_token)
-    tokens = {"class_token": table[:, :first], "registers": table[:, first:rows]}
-    folded = {name: form.parameters[name] + row for name, row in tokens.items() if row.shape[1]}
+    table, folded = form.parameters[TABLE], {}
+    first = 0
+    for name in PREFIX_TOKENS:
+        if (tokens := form.parameters.get(name)) is not None:
+            end = first + tokens.shape[1]
+            folded[name] = tokens + table[:, first:end]
+            first = end
     form = form.change(folded, "with its position row")
     return form.change({TABLE: table[:, rows:]}, "rows of tokens folded", prefix_positions=False)
 
