@@ -33,17 +33,20 @@ from vit_jax.models.base import (
 )
 from vit_jax.models.layers import (
     GELU,
+    LINEAR,
     MLP,
+    STOCHASTIC_DEPTH_SCHEDULES,
     Attention,
+    drop_rates,
     dropout,
     layer_norm,
     lecun_normal,
     scan_blocks,
     split,
     stochastic_depth,
-    xavier_uniform,
 )
 from vit_jax.models.patches import PatchEmbedding, PatchOptions
+from vit_jax.models.pooling import AttentionPooling
 from vit_jax.models.positions import (
     EVERY_LAYER,
     EVERY_LAYER_SHARED,
@@ -60,7 +63,6 @@ from vit_jax.models.positions import (
 )
 
 CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING = "token", "average", "attention"
-LINEAR, CONSTANT = "linear", "constant"
 DRAWN = ("kernel", "class_token", "distillation_token")  # by `kernel_std`
 
 
@@ -112,7 +114,7 @@ class ViTOptions(PatchOptions):
             positions=POSITIONS,
             position_placement=PLACEMENTS,
             pooling=(CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING),
-            stochastic_depth_schedule=(LINEAR, CONSTANT),
+            stochastic_depth_schedule=STOCHASTIC_DEPTH_SCHEDULES,
             gelu=GELU,
         )
         if self.width % self.num_heads:
@@ -230,27 +232,6 @@ class Block(nnx.Module):
         return x + stochastic_depth(y, drop_rate, depth_key2), weights
 
 
-class AttentionPooling(nnx.Module):
-    """Multi-head attention pooling (MAP, arXiv 2106.04560): a learned probe attends to the tokens.
-
-    No residual around the attention, one around the MLP, and no dropout.
-    """
-
-    def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
-        self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, options.width)))
-        self.attention = Attention(options, rngs)
-        self.norm = layer_norm(options.width, options, rngs)
-        self.mlp = MLP(options.width, options.mlp_width, options, rngs)
-
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """[B, N, D] -> [B, D]."""
-        probe = jnp.broadcast_to(
-            self.probe[...].astype(tokens.dtype), (len(tokens), 1, tokens.shape[-1])
-        )
-        x, _ = self.attention(probe, memory=tokens)
-        return (x + self.mlp(self.norm(x)))[:, 0]
-
-
 class VisionTransformer(ImageClassifier):
     """Images [B, H, W, C] (normalised, float32) -> logits [B, K] float32."""
 
@@ -351,6 +332,9 @@ class VisionTransformer(ImageClassifier):
         """Tokens [B, S, D] through all blocks (equations 2 and 3), and the captured values."""
         options = self.options
         keys = None if key is None else jax.random.split(key, options.depth)
+        rates = drop_rates(
+            options.stochastic_depth_rate, options.stochastic_depth_schedule, options.depth
+        )
         shared = None
         if options.position_placement == EVERY_LAYER_SHARED:
             shared = self.position_table().astype(tokens.dtype)
@@ -362,7 +346,7 @@ class VisionTransformer(ImageClassifier):
             outputs = {BLOCK_OUTPUTS: tokens, ATTENTION_WEIGHTS: weights}
             return tokens, {name: outputs[name] for name in outputs if name in capture}
 
-        return scan_blocks(self.blocks, tokens, (keys, drop_rates(options)), apply, options)
+        return scan_blocks(self.blocks, tokens, (keys, rates), apply, options)
 
     def pool(self, tokens: jax.Array) -> jax.Array:
         """Tokens [B, S, D] of the last block -> representation [B, R] float32 (equation 4).
@@ -394,14 +378,6 @@ class VisionTransformer(ImageClassifier):
             (self.head, self.distillation_head), jnp.split(representation, 2, axis=-1), strict=True
         )
         return jnp.stack([head(part) for head, part in parts], axis=1)
-
-
-def drop_rates(options: ViTOptions) -> jax.Array | None:
-    """Each block's rate of stochastic depth, [L] float32; None without it."""
-    if options.stochastic_depth_rate == 0:
-        return None
-    first = 0 if options.stochastic_depth_schedule == LINEAR else options.stochastic_depth_rate
-    return jnp.linspace(first, options.stochastic_depth_rate, options.depth)
 
 
 def drop_patches(
