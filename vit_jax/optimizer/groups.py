@@ -19,7 +19,7 @@ from vit_jax.parameters import LAYERS, TrainablePart, layer_names, named_leaves
 from vit_jax.tables import format_table
 
 # What is above the blocks learns at the full rate; what is below them counts as layer 0.
-ABOVE_BLOCKS = r"^(norm|attention_pooling|pre_logits|head|objective)/"
+ABOVE_BLOCKS = r"^(norm|attention_pooling|pre_logits|head|distillation_head|objective)/"
 
 Rules = Sequence[tuple[str, Any]]
 PerLayer = dict[str, np.ndarray]  # Parameter name -> a value for each layer: [layers], else [1].

@@ -9,6 +9,7 @@ import os
 from ml_collections import ConfigDict
 
 from vit_jax.checkpoint import Checkpoints, TrainState
+from vit_jax.class_mapping import chosen_mapping
 from vit_jax.config import model_options
 from vit_jax.data.classes import difference
 from vit_jax.data.dataset import Dataset
@@ -52,6 +53,7 @@ class Beginning:
             experiment.options,
             experiment.state.params,
             skip=config.init_skip,
+            head_map=chosen_mapping(config.init_head_map, "config.init_head_map"),
             class_names=experiment.dataset.class_names,
             position_resize=config.init_position_resize,
         )

@@ -54,6 +54,7 @@ INSTEAD = {
 )
 PATH_KEYS = {
     "init": expand,
+    "init_head_map": expand,
     "data.source": expand_source,
     "data.data_dir": expand,
     "data.index_dir": expand,
