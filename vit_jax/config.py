@@ -77,6 +77,7 @@ MOVED = {
 EARLIER = {
     "data.holding_out": "hash",
     "ema_warmup": True,
+    "model.matmul_precision": "default",
     "optimizer.gradient_dtype": "model",
     "optimizer.sharpness.shares": 1,
 }

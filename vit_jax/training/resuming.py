@@ -59,7 +59,12 @@ IDENTITY = (
     "data.max_train_examples",
 )
 # Same mathematics.
-IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")
+IDENTITY_EXCEPTIONS = (
+    "model.dtype",
+    "model.matmul_precision",
+    "model.remat",
+    "model.scan_unroll",
+)
 # Of the identity, what says where the data is, not what it is.
 WHEREABOUTS = ("data.source", "data.data_dir", "data.exclude")
 # What to do instead of changing a key.
