@@ -77,6 +77,7 @@ MOVED = {
 EARLIER = {
     "data.holding_out": "hash",
     "ema_warmup": True,
+    "model.matmul_precision": "default",
     "optimizer.gradient_dtype": "model",
     "optimizer.sharpness.shares": 1,
 }
@@ -84,7 +85,12 @@ EARLIER = {
 
 def recorded_values(content: dict) -> dict[str, Any]:
     """The flat values of a recorded config by their present names, completed by `EARLIER`."""
-    return EARLIER | {current_name(key): value for key, value in flatten(content).items()}
+    return EARLIER | by_present_names(content)
+
+
+def by_present_names(content: dict) -> dict[str, Any]:
+    """The flat values of a recorded config, as it has them, by their present names."""
+    return {current_name(key): value for key, value in flatten(content).items()}
 
 
 def current_name(key: str) -> str:

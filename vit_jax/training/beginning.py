@@ -15,8 +15,8 @@ from vit_jax.data.classes import difference
 from vit_jax.data.dataset import Dataset
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import ModelFile, read_model_file
-from vit_jax.training import workdir
 from vit_jax.training.experiment import Experiment
+from vit_jax.training.resuming import has_checkpoints
 from vit_jax.training.state import initial_state, with_weights
 from vit_jax.weights.content import Weights
 from vit_jax.weights.loading import describe, fit_weights, read_initial_weights
@@ -104,7 +104,7 @@ def find_beginning(
       CheckpointError: the workdir's `model.json` cannot be read.
       WeightsError: the weights cannot be read.
     """
-    if directory and workdir.has_checkpoints(directory):
+    if directory and has_checkpoints(directory):
         return Beginning(read_model_file(directory), resumes=True)
     if not config.init:
         return Beginning()
