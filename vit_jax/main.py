@@ -6,6 +6,11 @@ Exit codes: 0 done; 2 bad config, data or weights; 3 non-finite loss; 75 stopped
 the same command again. Several processes: see `vit_jax.devices.distributed` and docs/launch.md.
 """
 
+if __name__ == "__main__":  # Before imports that take seconds.
+    from vit_jax.signals import nothing_to_save
+
+    nothing_to_save()
+
 import argparse
 import logging
 import shlex
