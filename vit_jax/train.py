@@ -23,6 +23,7 @@ from vit_jax.errors import PreemptedError
 from vit_jax.model_file import write_model_file
 from vit_jax.training import claim, workdir
 from vit_jax.training.beginning import Beginning, find_beginning
+from vit_jax.training.clock import Kind
 from vit_jax.training.evaluation import Evaluation, open_evaluation
 from vit_jax.training.experiment import Experiment, make_experiment
 from vit_jax.training.gradients import check_batch
@@ -31,7 +32,8 @@ from vit_jax.training.preemption import stopping_after
 from vit_jax.training.preview import make_preview
 from vit_jax.training.profiling import Profiler
 from vit_jax.training.state import load_frozen
-from vit_jax.training.step_log import StepLog
+from vit_jax.training.step_log import StepLog, open_log
+from vit_jax.training.watchdog import watching
 
 logger = logging.getLogger(__name__)
 
@@ -107,18 +109,10 @@ def run_experiment(
     frozen = load_frozen(experiment.objective, experiment.frozen)
     if jax.process_index() == 0:
         write_model_file(directory, experiment.model_file)
-    log = StepLog(
-        directory,
-        start_step=start,
-        total_steps=experiment.durations.total,
-        every_steps=config.log_every_steps,
-        batch_size=config.batch_size,
-        num_train_examples=num_examples,
-        macs=experiment.options.macs(),
-        max_skipped=config.data.max_skipped if experiment.dataset.skipping else None,
-    )
+    log = open_log(experiment, directory, start)
     # Whatever fails, each is closed; an error of the last save is told rather than what it led to.
-    with contextlib.closing(checkpoints), contextlib.closing(log):
+    watched = watching(config.watchdog_minutes, log.clock)
+    with watched, contextlib.closing(checkpoints), contextlib.closing(log):
         profiler = Profiler(config.profile, directory)
         tools = Tools(evaluation, checkpoints, log, profiler, stopping_after(stop))
         train(experiment, state, frozen, tools)
@@ -150,12 +144,13 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
         jax.transfer_guard("disallow"),
     ):
         for step in range(start + 1, total + 1):
-            with log.waiting_for_data():
+            with log.spending(Kind.DATA_WAIT):
                 batch = next(batches)
             if step == start + 1:
                 log.write_image(step, "train/augmented_batch", preview(batch, step))
-                train_step = experiment.step.lower(state, frozen, batch).compile()
-                distributed.gather(0)  # All have compiled: some connect for 30 s only.
+                with log.spending(Kind.COMPILE):
+                    train_step = experiment.step.lower(state, frozen, batch).compile()
+                    distributed.gather(0)  # All have compiled: some connect for 30 s only.
                 log.start(start)
             profiler.before(step)
             state, metrics = train_step(state, frozen, batch)
@@ -168,7 +163,7 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
             numbers: dict[str, float] = {}
             if tools.evaluation.due(step):
                 log.drain()
-                with log.paused(), saved_if_it_fails(step, state, tools):
+                with log.spending(Kind.EVALUATION), saved_if_it_fails(step, state, tools):
                     numbers, pictures = tools.evaluation.measure(step, state, frozen)
                 log.write(step, numbers)
                 for name, picture in pictures.items():
@@ -176,7 +171,7 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
             best, stopping = checkpoints.is_best(numbers), tools.stop()
             if best or stopping or step == total or (every and step % every == 0):
                 log.drain()
-                with log.paused():
+                with log.spending(Kind.SAVING):
                     log.flush()
                     checkpoints.save(step, state, numbers)
             if stopping and step < total:
