@@ -58,7 +58,7 @@ from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
-COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
+COLUMNS = ("model", "checkpoint", "data", "images", "accuracy", "top-5", "loss", "images/s")
 DEFAULT_EVALUATORS = "classification"
 # Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
 KEYS = (
@@ -319,13 +319,14 @@ def table_row(tasks: Sequence[Task]) -> str:
     """The format of the table's rows, as wide as the names in it."""
     names = max(len(printable(task.model)) for task in tasks)
     origins = max(len(printable(task.origin)) for task in tasks)
-    return f"{{:{names}}}  {{:{origins}}}" + "  {:>8}" * 5
+    return f"{{:{names}}}  {{:14}}  {{:{origins}}}" + "  {:>8}" * 5
 
 
 def cells(task: Task, result: Result) -> tuple[str, ...]:
     """A row of the table."""
     return (
         printable(task.model),
+        f"{result.checkpoint or '–'}{' average' * result.ema}",
         printable(task.origin),
         "–" if result.count is None else f"{result.count:,}",
         as_percent(result.accuracy),

@@ -12,6 +12,7 @@ if __name__ == "__main__":  # Before imports that take seconds.
     nothing_to_save()
 
 import argparse
+import contextlib
 import logging
 import shlex
 import sys
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from ml_collections import ConfigDict
 
 from vit_jax import storage, train
+from vit_jax.checkpoint import Checkpoints
 from vit_jax.command_line import (
     DONE,
     Parser,
@@ -36,7 +38,7 @@ from vit_jax.digests import go_back
 from vit_jax.errors import ConfigError
 from vit_jax.training import claim
 from vit_jax.training.preemption import stop_signal
-from vit_jax.training.workdir import expand_paths
+from vit_jax.training.workdir import expand_paths, has_checkpoints
 
 Run = Callable[..., dict[str, float]]
 
@@ -117,17 +119,35 @@ def summary(results: dict[str, float], workdir: str) -> str:
     headline = f"Done after {results['step']:,} updates."
     if "eval/accuracy" in results:
         count, accuracy = results["eval/count"], results["eval/accuracy"]
-        headline += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}."
+        headline += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}"
+        average = results.get("eval_ema/accuracy")
+        headline += "." if average is None else f", of the averaged parameters {average:.2%}."
     predict = python_command("-m", "vit_jax.predict", workdir)
     rows = {
         f"{workdir}/metrics.jsonl": f"every number above, and in {workdir}/tensorboard",
         f"{workdir}/checkpoints": f"the weights, with {workdir}/model.json",
+        **best_checkpoint(workdir),
         "classify pictures": f"{predict} FILE...",
         "in Python": f"model = vit_jax.load_model({workdir!r})",
         "train on from here": f"{shlex.quote(f'--config.init={workdir}')} with another config and workdir",
     }
     width = max(map(len, rows))
     return "\n".join([headline, *(f"  {what:{width}}  {how}" for what, how in rows.items())])
+
+
+def best_checkpoint(workdir: str) -> dict[str, str]:
+    """The summary's row of the best checkpoint, if there is one."""
+    if not has_checkpoints(workdir):
+        return {}
+    with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
+        best = checkpoints.best()
+        if best is None:
+            return {}
+        step, ((metric, score),) = best[0], best[1].items()
+        value = -score if metric.startswith("-") else score
+        whose = "averaged parameters" if checkpoints.scored_average(step) else "parameters"
+    name = metric.removeprefix("-")
+    return {f"{workdir}/checkpoints/{step}": f"the best {whose}: {name} {value:.5g}"}
 
 
 if __name__ == "__main__":
