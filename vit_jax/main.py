@@ -38,7 +38,7 @@ from vit_jax.digests import go_back
 from vit_jax.errors import ConfigError
 from vit_jax.training import claim
 from vit_jax.training.preemption import stop_signal
-from vit_jax.training.workdir import expand_paths, has_checkpoints
+from vit_jax.training.workdir import has_checkpoints
 
 Run = Callable[..., dict[str, float]]
 
@@ -50,7 +50,12 @@ def parse_flags(
 ) -> tuple[argparse.Namespace, list[str]]:
     """The flags, and the config's overrides as "KEY=VALUE"; raises ConfigError for unknown ones."""
     parser = Parser(command, description)
-    parser.add_argument("--workdir", metavar="DIR", help="where its files go, and resume from")
+    parser.add_argument(
+        "--workdir",
+        type=storage.expand,
+        metavar="DIR",
+        help="where its files go, and resume from",
+    )
     parser.add_argument(
         "--checkpoint",
         metavar="STEP",
@@ -63,7 +68,6 @@ def parse_flags(
     )
     add_process_flags(parser)
     flags, overrides = parse_with_config(parser, arguments)
-    flags.workdir = flags.workdir and storage.expand(flags.workdir)
     if not (flags.workdir or flags.dry_run or flags.print_config):
         raise ConfigError("Name a directory for the run's files: --workdir=DIR.")
     return flags, overrides
@@ -92,7 +96,7 @@ def train_command(
         print_config(load_config(flags.config, overrides))
         return DONE
     connect(flags)
-    config = expand_paths(load_config(flags.config, overrides))
+    config = load_config(flags.config, overrides)
     if flags.checkpoint and not flags.dry_run:
         validate(config)  # Before anything is renamed.
         with claim.held(flags.workdir):

@@ -14,10 +14,11 @@ from orbax.checkpoint.utils import checkpoint_steps
 
 import vit_jax
 from vit_jax import objectives
-from vit_jax.config import EARLIER, default_config, flatten, lookup, recorded_values
+from vit_jax.config import EARLIER, default_config, flatten, recorded_values
+from vit_jax.config_file import PATH_KEYS
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
-from vit_jax.storage import expand, expand_source, is_remote, write_json
+from vit_jax.storage import is_remote, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -52,25 +53,8 @@ INSTEAD = {
     "the data there has other names or labels, or the run was recorded before they were compared; "
     "to go on with it all the same, add --config.data.allow_changes=True",
 )
-PATH_KEYS = {
-    "init": expand,
-    "data.source": expand_source,
-    "data.data_dir": expand,
-    "data.index_dir": expand,
-    "data.exclude": expand,
-}
 IDENTITY_EXCEPTIONS = ("model.dtype", "model.remat", "model.scan_unroll")  # Same mathematics.
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
-
-
-def expand_paths(config: ConfigDict) -> ConfigDict:
-    """The config with `~` and environment variables replaced in every key that is a path."""
-    config = config.copy_and_resolve_references()
-    for key, expanded in PATH_KEYS.items():
-        *parents, last = key.split(".")
-        section = lookup(config, ".".join(parents)) if parents else config
-        section[last] = expanded(section[last])
-    return config
 
 
 def as_recorded(config: ConfigDict, directory: str | os.PathLike[str]) -> ConfigDict:
