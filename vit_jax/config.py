@@ -264,8 +264,10 @@ class Config:
     checkpoint_every_examples: Count = 0  # The same.
     log_every_steps: whole(1) = 50  # Of the console and the metrics files.
     keep_checkpoints: whole(1) = 1  # The latest so many are kept, and the best one.
+    watchdog_minutes: Amount = 0.0  # Without a step, evaluation or save: end with 75. 0: never.
     evaluators: Text = ""  # See vit_jax/evaluators; "": the objective's own.
     best_metric: Text = "auto"  # Or eval/accuracy, -eval/loss (the lowest), ...; "": keep no best.
+    stop_after: Count = 0  # Evaluations in a row without a better one: the run ends. 0: never.
     ema_decay: Fraction = 0.0  # Of the averaged parameters; 0: none.
     ema_warmup: Flag = True  # A faster average at first; False: `ema_decay` from the start.
     init: Text = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...

@@ -41,7 +41,7 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.config import Data, default_config, recorded_values
-from vit_jax.config_file import override
+from vit_jax.config_file import expand_paths, override
 from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import sharding
@@ -58,7 +58,7 @@ from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
-COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
+COLUMNS = ("model", "checkpoint", "data", "images", "accuracy", "top-5", "loss", "images/s")
 DEFAULT_EVALUATORS = "classification"
 # Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
 KEYS = (
@@ -121,13 +121,15 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.evaluate", "Measures trained models.")
     parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help="a workdir, an export, .npz, .safetensors, ..."
+        "models", type=storage.expand, nargs="+", metavar="MODEL", help="a workdir, .npz, ..."
     )
     parser.add_argument(
-        "--source", default="", help="folder:DIR, tfds:NAME, tar:PATTERN, ...: see docs/data.md"
+        "--source", type=storage.expand_source, default="", help="folder:DIR, ...: see docs/data.md"
     )
     parser.add_argument("--split", default="", help="such as test or train[:10%%]")
-    parser.add_argument("--data_dir", default="", help="where prepared TFDS data lies")
+    parser.add_argument(
+        "--data_dir", type=storage.expand, default="", help="where prepared TFDS data lies"
+    )
     add_model_flags(parser)
     add_image_limit(parser)
     parser.add_argument(
@@ -143,11 +145,9 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
     )
     parser.add_argument(
-        "--json", type=named(".json"), metavar="FILE", help="write the results as a list of objects"
+        "--json", type=named(".json"), metavar="FILE", help="write a list of objects"
     )
-    parser.add_argument(
-        "--csv", type=named(".csv"), metavar="FILE", help="write the results as a table"
-    )
+    parser.add_argument("--csv", type=named(".csv"), metavar="FILE", help="write a table")
     parser.epilog = (
         "--source, --split and --data_dir are short for --config.data.source, --config.data.eval_split "
         f"and --config.data.data_dir; of config.data may be set: {', '.join(KEYS)}."
@@ -176,11 +176,12 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     if flags.source:
         recorded, data = data, default_config().data
         data.update(source=flags.source, data_dir=flags.data_dir)
-        if flags.source.rstrip("/") == recorded.source.rstrip(
-            "/"
-        ):  # Else images that it was trained on might be held out.
+        same = flags.source.rstrip("/") == recorded.source.rstrip("/")
+        if same:  # Else images that it was trained on might be held out.
             data.update({key: recorded[key] for key in HOLDING_OUT})
-    override(ConfigDict({"data": data}, convert_dict=False), flags.overrides)
+    config = ConfigDict({"data": data}, convert_dict=False)
+    override(config, flags.overrides)
+    data = expand_paths(config).data
     check(data, Data, "data.")
     if not data.source:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
@@ -319,13 +320,14 @@ def table_row(tasks: Sequence[Task]) -> str:
     """The format of the table's rows, as wide as the names in it."""
     names = max(len(printable(task.model)) for task in tasks)
     origins = max(len(printable(task.origin)) for task in tasks)
-    return f"{{:{names}}}  {{:{origins}}}" + "  {:>8}" * 5
+    return f"{{:{names}}}  {{:14}}  {{:{origins}}}" + "  {:>8}" * 5
 
 
 def cells(task: Task, result: Result) -> tuple[str, ...]:
     """A row of the table."""
     return (
         printable(task.model),
+        f"{result.checkpoint or '–'}{' average' * result.ema}",
         printable(task.origin),
         "–" if result.count is None else f"{result.count:,}",
         as_percent(result.accuracy),

@@ -30,10 +30,10 @@ from vit_jax.config import (
     recorded_values,
     validate,
 )
+from vit_jax.config_file import PATH_KEYS
 from vit_jax.errors import CheckpointError
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
-from vit_jax.storage import expand, expand_source
 
 logger = logging.getLogger(__name__)
 
@@ -87,14 +87,6 @@ OF_THIS_START = (
     "data.cache_gib",
 )
 AUTO = "auto"  # Leaves the choice to the program.
-PATH_KEYS = {
-    "init": expand,
-    "init_head_map": expand,
-    "data.source": expand_source,
-    "data.data_dir": expand,
-    "data.index_dir": expand,
-    "data.exclude": expand,
-}
 
 
 def has_checkpoints(directory: str | os.PathLike[str]) -> bool:

@@ -11,25 +11,14 @@ from etils import epath
 from ml_collections import ConfigDict
 
 import vit_jax
-from vit_jax.config import lookup
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
 from vit_jax.storage import is_remote, write_json
-from vit_jax.training.resuming import PATH_KEYS, as_json, check_same_run, read_record
+from vit_jax.training.resuming import as_json, check_same_run, read_record
 
 logger = logging.getLogger(__name__)
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
-
-
-def expand_paths(config: ConfigDict) -> ConfigDict:
-    """The config with `~` and environment variables replaced in every key that is a path."""
-    config = config.copy_and_resolve_references()
-    for key, expanded in PATH_KEYS.items():
-        *parents, last = key.split(".")
-        section = lookup(config, ".".join(parents)) if parents else config
-        section[last] = expanded(section[last])
-    return config
 
 
 def open_directory(directory: str | os.PathLike[str]) -> epath.Path:
