@@ -106,6 +106,7 @@ def run_experiment(
     best = evaluation.best_metric
     checkpoints = Checkpoints(directory, keep=config.keep_checkpoints, best_metric=best)
     start = checkpoints.latest_step
+    evaluation = evaluation.recorded_in(directory, start)
     digest = digest_of(experiment.dataset.examples)
     workdir.record_config(directory, config, num_examples, digest, best, resuming=start > 0)
     state = beginning.state(experiment, checkpoints)
