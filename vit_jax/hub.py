@@ -90,7 +90,7 @@ def is_reference(path: str | os.PathLike[str]) -> bool:
 
 def parse(text: str) -> Reference:
     """The parts of `hf:USER/NAME[/PATH][@REVISION]`; raises HubError if it is not of that form."""
-    found = REFERENCE.fullmatch(text.removeprefix(SCHEME))
+    found = REFERENCE.fullmatch(text.removeprefix(SCHEME).removeprefix("//"))
     if not is_reference(text) or not found or ".." in text:
         raise HubError(f"{text}: write {SCHEME}USER/NAME, {SCHEME}USER/NAME/FILE or ...@REVISION.")
     parts = {name: value for name, value in found.groupdict().items() if value}
