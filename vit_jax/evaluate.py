@@ -24,7 +24,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from vit_jax import storage
+from vit_jax import hub, storage
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.command_line import (
     DONE,
@@ -165,7 +165,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
 
     Raises ConfigError if neither names the data, or there is no such model.
     """
-    if not path or not storage.exists(path):
+    if not path or not (hub.is_reference(path) or storage.exists(path)):
         raise ConfigError(f"{path!r}: there is no such file or folder.")
     data, loss = default_config().data, ""
     file = storage.join(path, "config.json")
