@@ -39,6 +39,7 @@ from vit_jax.kinds import (
     tuple_of,
     whole,
 )
+from vit_jax.model_file import PIXEL_DTYPES, is_value_range
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
 from vit_jax.optimizer import OPTIMIZERS
@@ -64,6 +65,10 @@ Columns = Annotated[
     str, Kind("NAME=COLUMN,... where NAME is path, label, labels or split, or ''", is_columns)
 ]
 Fold = Annotated[str, Kind("k/K, the k-th of K parts, such as 2/5, or '' for none", is_fold)]
+Range = Annotated[
+    tuple,
+    Kind("(lowest, highest), two numbers such as (0.0, 4095.0), or () for none", is_value_range),
+]
 Grid = Annotated[tuple, Kind("(rows, columns), or () for none", _is_grid_or_none)]
 
 # Keys and sections of earlier versions -> what they are called now.
@@ -138,6 +143,8 @@ class Data:
     mean: tuple_of(Amount) = (0.5,)  # Of pixels in [0, 1], for all channels or for each.
     std: tuple_of(Positive) = (0.5,)  # Pixels become (pixel - mean) / std.
     bit_depth: whole(8, 16) = 16  # Of the values in files with 16 bits of grey: 12, say.
+    value_range: Range = ()  # Of the values in files: (black, white); (): as their type says.
+    dtype: one_of(*PIXEL_DTYPES) = "uint8"  # Of pixels on their way to the model; float32 is exact.
     max_image_gib: Positive = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
     num_threads: Count = 0  # Decoding threads; 0: chosen from the number of cores.
     num_workers: whole(-1) = -1  # Decoding processes besides; -1: chosen from the number of cores.

@@ -270,6 +270,7 @@ def open_setting(
         image_shape=(*options.image_size, options.channels),
         class_names=() if flags.ignore_class_names else model.class_names,
         num_classes=options.num_classes,
+        dtype=classifier.network.preprocessing.dtype,
         batch_size=classifier.round_up(flags.batch_size or BATCH_SIZE * mesh.size),
         rows=sharding.batch_sharding(mesh),
         watch=stopwatch.time,

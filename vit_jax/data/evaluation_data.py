@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 COUNTED_BY_MODEL = ("fake", "tfds")  # Sources that may not know how many classes they have.
 
-Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B]
+# image uint8 or float32 [B, H, W, C] in 0 … 255, label, index int32 [B], mask bool [B]
+Batch = dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +73,7 @@ class EvaluationData:
 
     Attributes:
       config: `config.data`: the source where an evaluator names none, and how it is read.
-      transform: (encoded file or uint8 [H, W, C]) -> uint8 [*image_shape].
+      transform: (encoded file or array [H, W, C]) -> `dtype` [*image_shape].
       image_shape: (height, width, channels) of the model's input.
       class_names: of the model; empty if unknown: then classes are matched by number.
       num_classes: of the model.
@@ -81,6 +82,7 @@ class EvaluationData:
       watch: given every pass over batches and its number of examples, returns the batches.
       opened: the examples of what was opened, by source and split as `open` was given them.
       fitted: the same of what was opened as for training.
+      dtype: of the transformed images.
     """
 
     config: ConfigDict
@@ -93,6 +95,7 @@ class EvaluationData:
     watch: Callable[[Generator[Batch], int], Generator[Batch]] = lambda batches, count: batches
     opened: dict[tuple[str, str], Source] = dataclasses.field(default_factory=dict)
     fitted: dict[tuple[str, str], Source] = dataclasses.field(default_factory=dict)
+    dtype: str = "uint8"
 
     def open(
         self,
@@ -119,7 +122,7 @@ class EvaluationData:
         skipping = None
         if self.config.on_error == "skip":
             num_classes = len(examples.class_names) if own_classes else self.num_classes
-            skipping = Skipping.of(examples, self.image_shape, num_classes)
+            skipping = Skipping.of(examples, self.image_shape, num_classes, self.dtype)
         return Split(examples, self, skipping)
 
     def examples(self, source: str = "", split: str = "", *, training: bool = False) -> Source:

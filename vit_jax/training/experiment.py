@@ -102,7 +102,7 @@ class Experiment:
         image = (size, *self.options.image_size, self.options.channels)
         targets = (self.dataset.num_classes,) if self.dataset.several_labels else ()
         shapes = {
-            "image": (image, np.uint8),
+            "image": (image, self.preprocessing.dtype),
             "label": ((size, *targets), np.float32 if targets else np.int32),
             "index": ((size,), np.int32),
             "mask": ((size,), np.bool_),
@@ -131,6 +131,7 @@ class Experiment:
                 image_shape=(*image_size, channels),
                 class_names=self.dataset.class_names,
                 num_classes=self.dataset.num_classes,
+                dtype=self.preprocessing.dtype,
                 batch_size=self.config.batch_size,
                 rows=sharding.batch_sharding(self.mesh),
             ),
