@@ -48,14 +48,14 @@ class Reliability(NamedTuple):
 
     confidence: Array  # Its mean, [bins]; NaN in an empty bin, as the next.
     accuracy: Array
-    count: Array
+    size: Array
 
     @property
     def calibration_error(self) -> float:
-        """The expected calibration error: the mean gap of both, weighted by count."""
-        filled = self.count > 0
+        """The expected calibration error: the mean gap of both, weighted by size."""
+        filled = self.size > 0
         gaps = np.abs(self.confidence - self.accuracy)[filled]
-        return float(np.average(gaps, weights=self.count[filled])) if filled.any() else float("nan")
+        return float(np.average(gaps, weights=self.size[filled])) if filled.any() else float("nan")
 
 
 def reliability(confidences: Array, hits: Array, num_bins: int = NUM_BINS) -> Reliability:
