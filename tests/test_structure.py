@@ -23,6 +23,7 @@ LEVELS = (
     "data objectives optimizer",
     "evaluators",
     "config",
+    "earlier",
     "config_file inference prediction_files recipes",
     "training",
     "train",

@@ -40,11 +40,12 @@ from vit_jax.command_line import (
     parse_with_overrides,
     run_command,
 )
-from vit_jax.config import Data, default_config, recorded_values
+from vit_jax.config import Data, default_config
 from vit_jax.config_file import expand_paths, override
 from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import sharding
+from vit_jax.earlier import recorded_values
 from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.escaping import csv_row, printable
 from vit_jax.evaluators import read_evaluators

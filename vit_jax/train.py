@@ -16,7 +16,6 @@ from vit_jax import config as config_lib
 from vit_jax.checkpoint import Checkpoints, TrainState
 from vit_jax.checkpoint_errors import check_path
 from vit_jax.data.dataset import open_dataset, with_index
-from vit_jax.data.sources.examples import digest_of
 from vit_jax.data.split_checks import check_run
 from vit_jax.devices import distributed, sharding
 from vit_jax.errors import PreemptedError
@@ -100,15 +99,13 @@ def run_experiment(
     stop: threading.Event,
 ) -> dict[str, float]:
     """Trains in the workdir `directory`; result and errors as in and of `run`."""
-    config, num_examples = experiment.config, experiment.dataset.num_examples
-    directory = epath.Path(directory)
+    config, directory = experiment.config, epath.Path(directory)
     workdir.enable_compilation_cache(directory)
     best = evaluation.best_metric
     checkpoints = Checkpoints(directory, keep=config.keep_checkpoints, best_metric=best)
     start = checkpoints.latest_step
     evaluation = evaluation.recorded_in(directory, start)
-    digest = digest_of(experiment.dataset.examples)
-    workdir.record_config(directory, config, num_examples, digest, best, resuming=start > 0)
+    workdir.record_config(directory, config, experiment.inputs, best, resuming=start > 0)
     state = beginning.state(experiment, checkpoints)
     frozen = load_frozen(experiment.objective, experiment.frozen)
     if jax.process_index() == 0:

@@ -53,18 +53,20 @@ class Objective:
     BEST_METRIC: ClassVar[str] = "eval/accuracy"
     CLASSIFIES: ClassVar[bool] = True
 
-    def __init__(self, options: Any, network: Network, labels: Labels):
+    def __init__(self, options: Any, network: Network, labels: Labels, teacher: str = ""):
         """Allocates nothing.
 
         Args:
           options: an instance of `Options`.
           network: the model, as a function of its parameters.
           labels: the data's classes.
+          teacher: `config.init_teacher`, weights of a model that it learns from; "": none.
 
         Raises:
           ConfigError: the options do not fit the model or the data.
         """
         self.options, self.network, self.labels = options, network, labels
+        self.teacher = teacher
 
     def init(self, key: jax.Array) -> dict:
         """Parameters of its own, float32: the subtree `objective` of the run's parameters.
@@ -82,6 +84,10 @@ class Objective:
     def abstract_frozen(self) -> dict:
         """Their shapes and types, with nothing read or allocated where that is dear."""
         return jax.eval_shape(self.frozen)
+
+    def digest(self) -> str:
+        """Of what its frozen arrays were read from: a run goes on with the same only."""
+        return ""
 
     def state(self, params: dict) -> dict:
         """Arrays that `update` changes and checkpoints keep, such as an averaged teacher.

@@ -34,8 +34,8 @@ class Classification(Objective):
                     "as 1; set it to 0."
                 )
 
-    def __init__(self, options: Options, network: Network, labels: Labels):
-        super().__init__(options, network, labels)
+    def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
+        super().__init__(options, network, labels, teacher)
         if labels.several and options.loss == "softmax":
             raise ConfigError(
                 "config.objective.loss=softmax expects one class an image, and the data has images "
