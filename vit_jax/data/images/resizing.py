@@ -12,8 +12,10 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from vit_jax.data.images.area import resize_by_area
 from vit_jax.data.images.jpeg import Jpeg, upright
 from vit_jax.data.images.picture import Picture, as_array, as_pillow, size_of
+from vit_jax.model_file import AREA
 
 Size = tuple[int, int]  # (height, width), in pixels.
 Box = tuple[int, int, int, int]  # (top, left, height, width), in pixels.
@@ -82,11 +84,12 @@ def _resize(
 
     With `antialias`, by Pillow's filter, whose support grows with the reduction, or for a JPEG by
     one that comes close to it. Without it, the region is cropped and sampled at half-pixel centres,
-    as TensorFlow and OpenCV do by default.
+    as TensorFlow and OpenCV do by default. By "area", the region is cropped, and each pixel is the
+    mean over what it covers.
     """
     box = box or (0, 0, *size_of(image))
     top, left, height, width = box
-    if antialias and (height, width) != size:
+    if antialias and interpolation != AREA and (height, width) != size:
         if isinstance(image, Jpeg):
             resized = _resize_jpeg(image, size, box, interpolation)
             if resized is not None:
@@ -97,6 +100,8 @@ def _resize(
     array = as_array(image)[top : top + height, left : left + width]
     if (height, width) == size:
         return array
+    if interpolation == AREA:
+        return resize_by_area(array, size)
     flag = _OPENCV_FLAGS[interpolation]
     return cv2.resize(array, size[::-1], interpolation=flag).reshape(*size, -1)
 
