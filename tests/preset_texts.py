@@ -51,12 +51,14 @@ PRESETS = {
         for epochs in deit3.TABLE
         for model in deit3.MODELS
         if model != "s16" or epochs in deit3.ON_IMAGENET_21K
-    ],
+    ]
+    + [f"{model},{epochs},finetune384" for epochs in deit3.ON_IMAGENET for model in deit3.AT_384],
     "scaling_vit": ["g14", "G14"],
     "sam": ["s32", "s16", "b32", "b16"],
     "finetune": [f"{model},cifar10" for model in ALL]
     + [f"{model},{dataset}" for dataset in FINETUNING for model in ("b16", "h14")]
-    + ["b16,imagenet2012,384"],
+    + ["b16,imagenet2012,384", "l16,imagenet2012,384+drop"]
+    + [f"{model},cifar10,drop" for model in ("l16", "h14", "r50_b16", "r50_l32")],
     "vtab": [f"{task},l16" for task in TASKS],
 }
 

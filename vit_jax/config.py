@@ -39,7 +39,7 @@ from vit_jax.kinds import (
     tuple_of,
     whole,
 )
-from vit_jax.model_file import PIXEL_DTYPES, is_value_range
+from vit_jax.model_file import INTERPOLATIONS, PIXEL_DTYPES, is_value_range
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
 from vit_jax.optimizer import OPTIMIZERS
@@ -104,7 +104,8 @@ class Data:
     repeated_augmentation: whole(1) = 1  # Copies of an image in a batch, each augmented anew.
     eval_crop: one_of("resize", "center") = "resize"  # resize: the whole image.
     eval_resize: whole(1) = 256  # The smaller side before the centre crop.
-    interpolation: one_of("bilinear", "bicubic") = "bilinear"
+    interpolation: one_of(*INTERPOLATIONS) = "bilinear"
+    eval_interpolation: one_of("same", *INTERPOLATIONS) = "same"  # In evaluation.
     antialias: Flag = True  # False: the reference's resize, which does not.
     mean: tuple_of(Amount) = (0.5,)  # Of pixels in [0, 1], for all channels or for each.
     std: tuple_of(Positive) = (0.5,)  # Pixels become (pixel - mean) / std.

@@ -14,7 +14,8 @@ FORMAT_VERSION = 1
 FILE_NAME = "model.json"
 DEFAULT_LOSS = "softmax"
 CROPS = ("resize", "center")
-INTERPOLATIONS = ("bilinear", "bicubic")
+AREA = "area"  # Each pixel is the mean over what it covers; `antialias` says nothing then.
+INTERPOLATIONS = ("bilinear", "bicubic", AREA)
 PIXEL_DTYPES = ("uint8", "float32")
 
 
@@ -74,6 +75,10 @@ class Preprocessing:
                     f"preprocessing {field}={getattr(self, field)!r}: must be one of "
                     f"{', '.join(choices)}."
                 )
+
+    def at_side(self, side: int, of: int = 224) -> "Preprocessing":
+        """The same for images of another smaller side than `of`: the crop keeps its share."""
+        return dataclasses.replace(self, resize=round(self.resize * side / of))
 
     def for_channels(self, channels: int) -> "Preprocessing":
         """The same for so many channels: with averages, unless it has a value for each."""

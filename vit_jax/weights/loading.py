@@ -205,8 +205,7 @@ def describe(weights: Weights, options: ModelOptions) -> ModelFile:
     file, preprocessing = weights.model_file, weights.model_file.preprocessing
     preprocessing = preprocessing.for_channels(options.channels)
     old_side, new_side = min(weights.options.image_size), min(options.image_size)
-    resize = round(preprocessing.resize * new_side / old_side)  # The crop keeps its share.
-    preprocessing = dataclasses.replace(preprocessing, resize=resize)
+    preprocessing = preprocessing.at_side(new_side, old_side)
     same_classes = options.num_classes == weights.options.num_classes
     return ModelFile(
         name=file.name,
