@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vit_jax.data.classes import LabelledForModel, match_classes
+from vit_jax.data.classes import ClassesDifferError, LabelledForModel, match_classes
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.chunks import Loading, Skipping
 from vit_jax.data.loading.order import Order
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.registry import open_source
-from vit_jax.errors import DataError
+from vit_jax.errors import DataError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,24 @@ class Split:
         return {"skipped": skipped}
 
 
+@contextlib.contextmanager
+def naming(source: str, split: str, eval_split: str) -> Iterator[None]:
+    """Has errors name who asked for the data: an evaluator's own source or split, or a key."""
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        if source:
+            text = text.replace("config.data.source=", "an evaluator's source=")
+        given = {"source": source, "split": split}
+        own = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
+        if own and "source=" not in text:
+            text = f"an evaluator's {own}: {text}"
+        elif eval_split and "config." not in text:
+            text = f"config.data.eval_split={eval_split!r}: {text}"
+        raise type(error)(text) from error
+
+
 @dataclasses.dataclass(frozen=True)
 class EvaluationData:
     """Opens the splits that evaluators name, as one model sees them.
@@ -103,7 +122,7 @@ class EvaluationData:
           ClassesDifferError: its classes are not the model's.
         """
         name = source or self.config.source
-        examples = self.examples(name, split)
+        examples = self.examples(source, split)
         if not own_classes:
             examples = self._labelled(examples, name)
         skipping = None
@@ -116,7 +135,8 @@ class EvaluationData:
         """The examples of a split, with the source's own classes; several evaluators share them."""
         name = source or self.config.source
         if (name, split) not in self.opened:
-            self.opened[name, split] = self._open(name, split)
+            with naming(source, split, self.config.eval_split):
+                self.opened[name, split] = self._open(name, split)
         return self.opened[name, split]
 
     def _open(self, name: str, split: str) -> Source:
@@ -135,7 +155,10 @@ class EvaluationData:
 
     def _labelled(self, source: Source, name: str) -> Source:
         """The source with the model's labels."""
-        labels, remark = match_classes(self.class_names, self.num_classes, source.class_names)
+        try:
+            labels, remark = match_classes(self.class_names, self.num_classes, source.class_names)
+        except ClassesDifferError as error:
+            raise ClassesDifferError(f"{name}: {error}") from None
         if not remark:
             return source
         logger.info("%s: %s.", name, remark)
