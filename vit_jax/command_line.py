@@ -29,7 +29,13 @@ DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, UserError.exit_code, 130
 FAILED = CommandError.exit_code
 STDOUT = 1  # Its file descriptor.
 OVERRIDE = "--config."
-RESERVED = ("path", "checkpoint", "ema", "weights")  # Arguments of loading that are no options.
+RESERVED = (
+    "path",
+    "checkpoint",
+    "ema",
+    "weights",
+    "pretrained",
+)  # Arguments of loading that are no options.
 
 logger = logging.getLogger("vit_jax")
 

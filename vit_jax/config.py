@@ -39,6 +39,7 @@ from vit_jax.kinds import (
     tuple_of,
     whole,
 )
+from vit_jax.model_file import PIXEL_DTYPES, is_value_range
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
 from vit_jax.optimizer import OPTIMIZERS
@@ -64,6 +65,10 @@ Columns = Annotated[
     str, Kind("NAME=COLUMN,... where NAME is path, label, labels or split, or ''", is_columns)
 ]
 Fold = Annotated[str, Kind("k/K, the k-th of K parts, such as 2/5, or '' for none", is_fold)]
+Range = Annotated[
+    tuple,
+    Kind("(lowest, highest), two numbers such as (0.0, 4095.0), or () for none", is_value_range),
+]
 Grid = Annotated[tuple, Kind("(rows, columns), or () for none", _is_grid_or_none)]
 
 # Keys and sections of earlier versions -> what they are called now.
@@ -77,6 +82,7 @@ MOVED = {
 EARLIER = {
     "data.holding_out": "hash",
     "ema_warmup": True,
+    "model.matmul_precision": "default",
     "optimizer.gradient_dtype": "model",
     "optimizer.sharpness.shares": 1,
 }
@@ -84,7 +90,12 @@ EARLIER = {
 
 def recorded_values(content: dict) -> dict[str, Any]:
     """The flat values of a recorded config by their present names, completed by `EARLIER`."""
-    return EARLIER | {current_name(key): value for key, value in flatten(content).items()}
+    return EARLIER | by_present_names(content)
+
+
+def by_present_names(content: dict) -> dict[str, Any]:
+    """The flat values of a recorded config, as it has them, by their present names."""
+    return {current_name(key): value for key, value in flatten(content).items()}
 
 
 def current_name(key: str) -> str:
@@ -132,6 +143,8 @@ class Data:
     mean: tuple_of(Amount) = (0.5,)  # Of pixels in [0, 1], for all channels or for each.
     std: tuple_of(Positive) = (0.5,)  # Pixels become (pixel - mean) / std.
     bit_depth: whole(8, 16) = 16  # Of the values in files with 16 bits of grey: 12, say.
+    value_range: Range = ()  # Of the values in files: (black, white); (): as their type says.
+    dtype: one_of(*PIXEL_DTYPES) = "uint8"  # Of pixels on their way to the model; float32 is exact.
     max_image_gib: Positive = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
     num_threads: Count = 0  # Decoding threads; 0: chosen from the number of cores.
     num_workers: whole(-1) = -1  # Decoding processes besides; -1: chosen from the number of cores.
@@ -266,6 +279,9 @@ class Config:
     ema_warmup: Flag = True  # A faster average at first; False: `ema_decay` from the start.
     init: Text = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
     init_skip: Expression = ""  # Parameters that start fresh all the same.
+    init_head_map: Text = (
+        ""  # Rows of another head by class: names | a file: vit_jax/class_mapping.py.
+    )
     init_checkpoint: Text = "latest"  # Of a workdir: latest | best | the number of a step.
     init_ema: Flag = False  # Of a workdir: its averaged parameters.
     init_source_grid: Grid = ()  # (rows, columns) of a file's positions, where it does not say.
@@ -324,10 +340,14 @@ def resolved(config: ConfigDict) -> dict[str, Any]:
 
 
 def model_options(config: ConfigDict, num_classes: int) -> ModelOptions:
-    """The model's complete options: the named architecture's, with those that the config sets."""
+    """The model's complete options: the named architecture's, with those that the config sets.
+
+    An objective that does not classify trains a model without a head.
+    """
     chosen = {key: value for key, value in config.model.items() if value is not None}
     name = chosen.pop("name")
-    return registry.model_options(name, **{**chosen, "num_classes": num_classes})
+    classifies = objectives.find_objective(config.objective.name).CLASSIFIES
+    return registry.model_options(name, **{**chosen, "num_classes": num_classes * classifies})
 
 
 def validate(config: ConfigDict) -> None:

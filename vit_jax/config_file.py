@@ -35,6 +35,7 @@ CONFIGS = "configs"  # The folder of the package's own.
 # Keys that are paths -> what replaces `~` and environment variables in them.
 PATH_KEYS: dict[str, Callable[[str], str]] = {
     "init": expand,
+    "init_head_map": expand,
     "data.source": expand_source,
     "data.data_dir": expand,
     "data.index_dir": expand,
@@ -101,13 +102,25 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> None:
     """Sets keys anew; see `load_config`."""
     assignments = dict(override.split("=", 1) for override in overrides)
     for key in assignments:
-        duration, _, unit = key.rpartition("_")
-        if duration in DURATIONS and unit in UNITS:
-            config.update({f"{duration}_{other}": 0 for other in UNITS if other != unit})
+        config.update({other: 0 for other in other_units(key)})
     if name := assignments.get("objective.name"):
         declare_options(config, name)
     for key, text in assignments.items():
         _set(config, key, text)
+
+
+def chosen_keys(overrides: Sequence[str]) -> set[str]:
+    """The keys that overrides set: those they name, and a duration's in its other units."""
+    named = [override.partition("=")[0] for override in overrides]
+    return {*named, *(other for key in named for other in other_units(key))}
+
+
+def other_units(key: str) -> list[str]:
+    """The keys of the same duration in other units; none for what is no duration."""
+    duration, _, unit = key.rpartition("_")
+    if duration not in DURATIONS or unit not in UNITS:
+        return []
+    return [f"{duration}_{other}" for other in UNITS if other != unit]
 
 
 def find_file(file: str) -> str:

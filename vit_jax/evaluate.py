@@ -24,7 +24,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from vit_jax import storage
+from vit_jax import hub, storage
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.command_line import (
     DONE,
@@ -166,7 +166,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
 
     Raises ConfigError if neither names the data, or there is no such model.
     """
-    if not path or not storage.exists(path):
+    if not path or not (hub.is_reference(path) or storage.exists(path)):
         raise ConfigError(f"{path!r}: there is no such file or folder.")
     data, loss = default_config().data, ""
     file = storage.join(path, "config.json")
@@ -269,6 +269,7 @@ def open_setting(
         image_shape=(*options.image_size, options.channels),
         class_names=() if flags.ignore_class_names else model.class_names,
         num_classes=options.num_classes,
+        dtype=classifier.network.preprocessing.dtype,
         batch_size=classifier.round_up(flags.batch_size or BATCH_SIZE * mesh.size),
         rows=sharding.batch_sharding(mesh),
         watch=stopwatch.time,

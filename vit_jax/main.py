@@ -32,13 +32,13 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.config import validate
-from vit_jax.config_file import describe, load_config
+from vit_jax.config_file import chosen_keys, describe, load_config
 from vit_jax.console import python_command
 from vit_jax.digests import go_back
 from vit_jax.errors import ConfigError
 from vit_jax.training import claim
 from vit_jax.training.preemption import stop_signal
-from vit_jax.training.workdir import has_checkpoints
+from vit_jax.training.resuming import has_checkpoints
 
 Run = Callable[..., dict[str, float]]
 
@@ -102,7 +102,8 @@ def train_command(
         with claim.held(flags.workdir):
             go_back(flags.workdir, flags.checkpoint)
     with stop_signal() as stop:
-        results = run(config, flags.workdir, dry_run=flags.dry_run, stop=stop)
+        chosen = chosen_keys(overrides)
+        results = run(config, flags.workdir, dry_run=flags.dry_run, stop=stop, chosen=chosen)
     if results:
         workdir = storage.join(flags.workdir, folder) if folder else flags.workdir
         logger.info("%s", summary(results, workdir))

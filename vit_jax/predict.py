@@ -155,14 +155,21 @@ def predict(
         size, previous = 0, None
         while group := list(itertools.islice(loaded, batch_size)):
             size = size or classifier.round_up(len(group))  # Every batch has the first one's.
-            images = np.zeros((size, *model.options.image_size, model.options.channels), np.uint8)
-            for row, picture in zip(images, group, strict=False):
-                row[...] = 0 if picture.error else picture.image
+            images = batch_of(group, size, model)
             latest = group, rank(classifier.params, jax.device_put(images, rows))
             # Read one batch late, so that the device never waits for the host.
             yield from name_classes(previous, names, threshold)
             previous = latest
         yield from name_classes(previous, names, threshold)
+
+
+def batch_of(pictures: Sequence[Loaded], size: int, model: ImageClassifier) -> np.ndarray:
+    """The pixels of `size` rows, [size, H, W, C]; black where there is no picture."""
+    shape = (size, *model.options.image_size, model.options.channels)
+    images = np.zeros(shape, preprocessing_of(model).dtype)
+    for row, picture in zip(images, pictures, strict=False):
+        row[...] = 0 if picture.error else picture.image
+    return images
 
 
 def find_probabilities(loss: str) -> Callable[[jax.Array], jax.Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 
 import jax
@@ -32,6 +32,7 @@ from vit_jax.training.overview import describe_run
 from vit_jax.training.preemption import stopping_after
 from vit_jax.training.preview import make_preview
 from vit_jax.training.profiling import Profiler
+from vit_jax.training.resuming import as_recorded
 from vit_jax.training.state import load_frozen
 from vit_jax.training.step_log import StepLog, open_log
 from vit_jax.training.watchdog import watching
@@ -45,6 +46,7 @@ def run(
     *,
     dry_run: bool = False,
     stop: threading.Event | None = None,
+    chosen: Collection[str] | None = None,
 ) -> dict[str, float]:
     """Trains as `config` says, or goes on where the workdir's last checkpoint left off.
 
@@ -53,6 +55,8 @@ def run(
       directory: the workdir, where everything that the run writes goes.
       dry_run: only check the config and print what would be done.
       stop: once set, the run saves its state and stops; see `preemption.stop_signal`.
+      chosen: the keys that the command line sets. Where the run goes on, all others have the values
+        that it recorded; None: each was set on purpose. See `training.resuming`.
 
     Returns:
       The last record of metrics.
@@ -66,8 +70,7 @@ def run(
     if not dry_run:
         check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)
-        if workdir.has_checkpoints(directory):
-            config = workdir.as_recorded(config, directory)
+        config = as_recorded(config, directory, chosen)
     mesh = sharding.build_mesh(config.mesh)
     check_batch(config, mesh)
     index_dir = "" if dry_run else workdir.index_directory(directory)
@@ -100,12 +103,12 @@ def run_experiment(
     config, num_examples = experiment.config, experiment.dataset.num_examples
     directory = epath.Path(directory)
     workdir.enable_compilation_cache(directory)
-    checkpoints = Checkpoints(
-        directory, keep=config.keep_checkpoints, best_metric=evaluation.best_metric
-    )
+    best = evaluation.best_metric
+    checkpoints = Checkpoints(directory, keep=config.keep_checkpoints, best_metric=best)
     start = checkpoints.latest_step
+    evaluation = evaluation.recorded_in(directory, start)
     digest = digest_of(experiment.dataset.examples)
-    workdir.record_config(directory, config, num_examples, digest, resuming=start > 0)
+    workdir.record_config(directory, config, num_examples, digest, best, resuming=start > 0)
     state = beginning.state(experiment, checkpoints)
     frozen = load_frozen(experiment.objective, experiment.frozen)
     if jax.process_index() == 0:

@@ -23,7 +23,8 @@ BLOCK = 32  # Neighbours that `data.shuffle=blocks` keeps together: some megabyt
 
 MOST_EXAMPLES = 2**31 - 1
 
-Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B]
+# image uint8 or float32 [B, H, W, C] in 0 … 255, label, index int32 [B], mask bool [B]
+Batch = dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Dataset:
 
     Attributes:
       source: the examples; None in a plan that is made without them.
-      transform: (encoded file or uint8 [H, W, C], Generator) -> uint8 [height, width, channels].
+      transform: (encoded file or array [H, W, C], Generator) -> `data.dtype` [height, width, channels].
       num_examples: that make an epoch.
       num_classes: of the model.
       class_names: of the classes; empty where there is no source.
@@ -98,7 +99,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
         source = Cached(source, channels, data.cache_gib, decoding_of(data))
     skipping = None
     if data.on_error == "skip":
-        skipping = Skipping.of(source, (*size, channels), len(names))
+        skipping = Skipping.of(source, (*size, channels), len(names), data.dtype)
     return Dataset(source, transform, len(source), num_classes or len(names), names, skipping)
 
 

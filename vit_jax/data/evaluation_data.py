@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 COUNTED_BY_MODEL = ("fake", "tfds")  # Sources that may not know how many classes they have.
 
-Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B]
+# image uint8 or float32 [B, H, W, C] in 0 … 255, label, index int32 [B], mask bool [B]
+Batch = dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +92,7 @@ class EvaluationData:
 
     Attributes:
       config: `config.data`: the source where an evaluator names none, and how it is read.
-      transform: (encoded file or uint8 [H, W, C]) -> uint8 [*image_shape].
+      transform: (encoded file or array [H, W, C]) -> `dtype` [*image_shape].
       image_shape: (height, width, channels) of the model's input.
       class_names: of the model; empty if unknown: then classes are matched by number.
       num_classes: of the model.
@@ -99,6 +100,8 @@ class EvaluationData:
       rows: the sharding of a batch's rows.
       watch: given every pass over batches and its number of examples, returns the batches.
       opened: the examples of what was opened, by source and split as `open` was given them.
+      fitted: the same of what was opened as for training.
+      dtype: of the transformed images.
     """
 
     config: ConfigDict
@@ -110,11 +113,21 @@ class EvaluationData:
     rows: jax.sharding.Sharding
     watch: Callable[[Generator[Batch], int], Generator[Batch]] = lambda batches, count: batches
     opened: dict[tuple[str, str], Source] = dataclasses.field(default_factory=dict)
+    fitted: dict[tuple[str, str], Source] = dataclasses.field(default_factory=dict)
+    dtype: str = "uint8"
 
-    def open(self, source: str = "", split: str = "", *, own_classes: bool = False) -> Split:
+    def open(
+        self,
+        source: str = "",
+        split: str = "",
+        *,
+        own_classes: bool = False,
+        training: bool = False,
+    ) -> Split:
         """Opens a split; empty: the run's own source, and its evaluation split.
 
-        Its labels are the model's, unless `own_classes`: then they are the source's.
+        Its labels are the model's, unless `own_classes`: then they are the source's. `training`:
+        of examples that something is fitted to, without those that the run's training leaves out.
 
         Raises:
           ConfigError: `source` or `split` is malformed.
@@ -122,27 +135,28 @@ class EvaluationData:
           ClassesDifferError: its classes are not the model's.
         """
         name = source or self.config.source
-        examples = self.examples(source, split)
+        examples = self.examples(source, split, training=training)
         if not own_classes:
             examples = self._labelled(examples, name)
         skipping = None
         if self.config.on_error == "skip":
             num_classes = len(examples.class_names) if own_classes else self.num_classes
-            skipping = Skipping.of(examples, self.image_shape, num_classes)
+            skipping = Skipping.of(examples, self.image_shape, num_classes, self.dtype)
         return Split(examples, self, skipping)
 
-    def examples(self, source: str = "", split: str = "") -> Source:
+    def examples(self, source: str = "", split: str = "", *, training: bool = False) -> Source:
         """The examples of a split, with the source's own classes; several evaluators share them."""
-        name = source or self.config.source
-        if (name, split) not in self.opened:
+        name, opened = source or self.config.source, self.fitted if training else self.opened
+        if (name, split) not in opened:
             with naming(source, split, self.config.eval_split):
-                self.opened[name, split] = self._open(name, split)
-        return self.opened[name, split]
+                opened[name, split] = self._open(name, split, training)
+        return opened[name, split]
 
-    def _open(self, name: str, split: str) -> Source:
+    def _open(self, name: str, split: str, training: bool) -> Source:
         data = self.config.copy_and_resolve_references()
         if name != data.source:  # What belongs to the run's own source does not to another.
             data.update(source=name, label="", classes=(), columns="", eval_split="")
+            data.update(exclude="", max_train_examples=0)
         height, width, channels = self.image_shape
         knows_classes = name.partition(":")[0] not in COUNTED_BY_MODEL
         return open_source(
@@ -151,6 +165,7 @@ class EvaluationData:
             image_size=(height, width),
             channels=channels,
             num_classes=0 if knows_classes else self.num_classes,
+            training=training,
         )
 
     def _labelled(self, source: Source, name: str) -> Source:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from vit_jax import storage
-from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, is_image, is_system
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, is_array, is_image, is_system
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.errors import DataError
 
@@ -89,11 +89,12 @@ def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterat
     identity = (status.st_dev, status.st_ino)
     if identity in above:
         return
+    arrays = not any(is_image(name) for name in is_folder if not is_folder[name])
     for name in sorted(is_folder, key=natural_order):
         path = os.path.join(folder, name)
         if is_folder[name] and not is_system(name):
             yield from walk(path, above | {identity})
-        elif not is_folder[name] and is_image(name):
+        elif not is_folder[name] and (is_image(name) or (arrays and is_array(name))):
             yield path
 
 

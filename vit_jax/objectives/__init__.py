@@ -18,9 +18,15 @@ from vit_jax.errors import ConfigError
 from vit_jax.network import Network
 from vit_jax.objectives.base import Labels, Objective
 from vit_jax.objectives.classification import Classification
+from vit_jax.objectives.masked_autoencoder import MaskedAutoencoder
+from vit_jax.objectives.masked_patches import MaskedPatches
+from vit_jax.objectives.self_distillation import SelfDistillation
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "classification": Classification,
+    "masked_autoencoder": MaskedAutoencoder,
+    "masked_patches": MaskedPatches,
+    "self_distillation": SelfDistillation,
 }
 
 

@@ -42,6 +42,7 @@ class Objective:
         annotated with `vit_jax.kinds`.
       EVALUATORS: those that run where `config.evaluators` is empty, in that key's grammar.
       BEST_METRIC: what the best checkpoint has most of; with "-" before it: least of.
+      CLASSIFIES: whether it trains the model's head; else the model has none.
     """
 
     @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Objective:
 
     EVALUATORS: ClassVar[str] = "classification"
     BEST_METRIC: ClassVar[str] = "eval/accuracy"
+    CLASSIFIES: ClassVar[bool] = True
 
     def __init__(self, options: Any, network: Network, labels: Labels):
         """Allocates nothing.
@@ -126,6 +128,16 @@ class Objective:
         """
         del params, auxiliary
         return state
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The names of those values [B] of `loss` that are measured on evaluation data too."""
+        return ()
+
+    def pictures(self, params: dict, frozen: dict, batch: Batch) -> jax.Array | None:
+        """The input and the result of each example side by side, pixels [B, H, W, C]; None: none."""
+        del params, frozen, batch
+        return None
 
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """A prepared batch for people: pixels [B, H, W, C] in 0 … 255, and what captions say."""

@@ -86,7 +86,7 @@ class Experiment:
     def model_file(self) -> ModelFile:
         """The content of the run's `model.json`."""
         options = dataclasses.asdict(self.options)
-        names = self.dataset.class_names
+        names = self.dataset.class_names if self.options.num_classes else ()
         return ModelFile(
             self.config.model.name,
             options,
@@ -100,9 +100,9 @@ class Experiment:
         """The shapes of one batch, split over the mesh."""
         rows, size = sharding.batch_sharding(self.mesh), self.config.batch_size
         image = (size, *self.options.image_size, self.options.channels)
-        targets = (self.options.num_classes,) if self.dataset.several_labels else ()
+        targets = (self.dataset.num_classes,) if self.dataset.several_labels else ()
         shapes = {
-            "image": (image, np.uint8),
+            "image": (image, self.preprocessing.dtype),
             "label": ((size, *targets), np.float32 if targets else np.int32),
             "index": ((size,), np.int32),
             "mask": ((size,), np.bool_),
@@ -130,7 +130,8 @@ class Experiment:
                 ),
                 image_shape=(*image_size, channels),
                 class_names=self.dataset.class_names,
-                num_classes=self.options.num_classes,
+                num_classes=self.dataset.num_classes,
+                dtype=self.preprocessing.dtype,
                 batch_size=self.config.batch_size,
                 rows=sharding.batch_sharding(self.mesh),
             ),

@@ -225,7 +225,8 @@ def input_options(
     size = size_of(family.options_class, grid, options, hinted)
     if name != POSITION_EMBEDDING:
         return {"image_size": size}
-    num_prefix = ("class_token" in parameters) + options["num_registers"]
+    tokens = ("class_token", "distillation_token")
+    num_prefix = sum(token in parameters for token in tokens) + options["num_registers"]
     stated_rows = options.get("prefix_positions", True)  # of no tokens: says nothing
     return {
         "image_size": size,
