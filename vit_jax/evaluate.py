@@ -79,6 +79,7 @@ KEYS = (
     "num_workers",
 )
 CLASSIFICATION = ("count", "accuracy", "top5_accuracy", "loss")  # Of its numbers, in the table.
+SAME_CLASSES = " If these are the same classes in the same order, add --ignore_class_names."
 HOLDING_OUT = ("held_out_fraction", "holding_out", "fold")
 
 logger = logging.getLogger("vit_jax")
@@ -140,7 +141,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--loss", choices=tuple(LOSSES), help="default: the one that it was trained with"
     )
     parser.add_argument(
-        "--evaluators", default="", help="default: classification; others: see docs/evaluation.md"
+        "--evaluators", default="", help="default: classification; see docs/evaluation.md"
     )
     parser.add_argument(
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
@@ -177,8 +178,8 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     if flags.source:
         recorded, data = data, default_config().data
         data.update(source=flags.source, data_dir=flags.data_dir)
-        same = flags.source.rstrip("/") == recorded.source.rstrip("/")
-        if same:  # Else images that it was trained on might be held out.
+        # Else images that it was trained on might be held out.
+        if flags.source.rstrip("/") == recorded.source.rstrip("/"):
             data.update({key: recorded[key] for key in HOLDING_OUT})
     config = ConfigDict({"data": data}, convert_dict=False)
     override(config, flags.overrides)
@@ -230,10 +231,8 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     try:
         metrics = measure(text or DEFAULT_EVALUATORS, setting, params, frozen)
     except ClassesDifferError as error:
-        raise DataError(
-            f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
-            "the same order under other names, add --ignore_class_names."
-        ) from None
+        advice = "" if flags.ignore_class_names else SAME_CLASSES
+        raise DataError(f"{task.model} does not fit {error}{advice}") from None
     of_classes: dict[str, Any] = {name: metrics.get(f"eval/{name}") for name in CLASSIFICATION}
     if of_classes["count"] == 0:
         raise DataError(f"none of the {metrics['eval/skipped']:,} images can be read.")

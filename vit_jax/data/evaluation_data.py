@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vit_jax.data.classes import LabelledForModel, match_classes
+from vit_jax.data.classes import ClassesDifferError, LabelledForModel, match_classes
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.chunks import Loading, Skipping
 from vit_jax.data.loading.order import Order
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.registry import open_source
-from vit_jax.errors import DataError
+from vit_jax.errors import DataError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,24 @@ class Split:
                 f"config.data.max_skipped={limit}: the log names each."
             )
         return {"skipped": skipped}
+
+
+@contextlib.contextmanager
+def naming(source: str, split: str, eval_split: str) -> Iterator[None]:
+    """Has errors name who asked for the data: an evaluator's own source or split, or a key."""
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        if source:
+            text = text.replace("config.data.source=", "an evaluator's source=")
+        given = {"source": source, "split": split}
+        own = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
+        if own and "source=" not in text:
+            text = f"an evaluator's {own}: {text}"
+        elif eval_split and "config." not in text:
+            text = f"config.data.eval_split={eval_split!r}: {text}"
+        raise type(error)(text) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +135,7 @@ class EvaluationData:
           ClassesDifferError: its classes are not the model's.
         """
         name = source or self.config.source
-        examples = self.examples(name, split, training=training)
+        examples = self.examples(source, split, training=training)
         if not own_classes:
             examples = self._labelled(examples, name)
         skipping = None
@@ -129,7 +148,8 @@ class EvaluationData:
         """The examples of a split, with the source's own classes; several evaluators share them."""
         name, opened = source or self.config.source, self.fitted if training else self.opened
         if (name, split) not in opened:
-            opened[name, split] = self._open(name, split, training)
+            with naming(source, split, self.config.eval_split):
+                opened[name, split] = self._open(name, split, training)
         return opened[name, split]
 
     def _open(self, name: str, split: str, training: bool) -> Source:
@@ -150,7 +170,10 @@ class EvaluationData:
 
     def _labelled(self, source: Source, name: str) -> Source:
         """The source with the model's labels."""
-        labels, remark = match_classes(self.class_names, self.num_classes, source.class_names)
+        try:
+            labels, remark = match_classes(self.class_names, self.num_classes, source.class_names)
+        except ClassesDifferError as error:
+            raise ClassesDifferError(f"{name}: {error}") from None
         if not remark:
             return source
         logger.info("%s: %s.", name, remark)
