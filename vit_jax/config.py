@@ -13,10 +13,11 @@ from ml_collections.config_dict import placeholder
 
 from vit_jax import objectives
 from vit_jax.choices import unused_options
+from vit_jax.data.balance import SAMPLINGS, ClassWeights
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import train_operations
-from vit_jax.data.sources.columns import is_columns
-from vit_jax.data.sources.holding_out import is_fold
+from vit_jax.data.sources.columns import Columns
+from vit_jax.data.sources.holding_out import Fold
 from vit_jax.durations import DURATIONS, UNITS
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import read_evaluators
@@ -39,7 +40,7 @@ from vit_jax.kinds import (
     tuple_of,
     whole,
 )
-from vit_jax.model_file import INTERPOLATIONS, PIXEL_DTYPES, is_value_range
+from vit_jax.model_file import INTERPOLATIONS, PIXEL_DTYPES, Range
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
 from vit_jax.optimizer import OPTIMIZERS
@@ -61,14 +62,6 @@ def _is_grid_or_none(value: Any) -> bool:
     return value == () or (is_grid(value) and max(value) <= 10_000)
 
 
-Columns = Annotated[
-    str, Kind("NAME=COLUMN,... where NAME is path, label, labels or split, or ''", is_columns)
-]
-Fold = Annotated[str, Kind("k/K, the k-th of K parts, such as 2/5, or '' for none", is_fold)]
-Range = Annotated[
-    tuple,
-    Kind("(lowest, highest), two numbers such as (0.0, 4095.0), or () for none", is_value_range),
-]
 Grid = Annotated[tuple, Kind("(rows, columns), or () for none", _is_grid_or_none)]
 
 
@@ -98,6 +91,10 @@ class Data:
     train_crop: Text = "inception"  # Of data/images/crops.py, with arguments: inception(0.2, 1).
     flip: Flag = True  # Mirror every other training image, at random.
     augmentation: Text = ""  # Of data/images/augmentation.py: randaug_tf(2, 15) | random_erasing
+    class_weights: ClassWeights = ""  # In the loss: balanced, or a number for each; "": all are 1.
+    sampling: one_of(*SAMPLINGS) = (
+        "natural"  # How often classes come: balanced, sqrt; docs/data.md.
+    )
     shuffle: one_of("global", "blocks") = "global"  # blocks: neighbours stay together, for buckets.
     on_error: one_of("raise", "skip") = "raise"  # skip: what cannot be read is masked and counted.
     max_skipped: Share = 0.1  # Share of the examples beyond which skipping ends the run.

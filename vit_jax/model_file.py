@@ -4,11 +4,11 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any
+from typing import Annotated, Any
 
 from vit_jax import storage
 from vit_jax.errors import CheckpointError, ConfigError
-from vit_jax.kinds import is_number
+from vit_jax.kinds import Kind, is_number
 
 FORMAT_VERSION = 1
 FILE_NAME = "model.json"
@@ -25,6 +25,12 @@ def is_value_range(value: Any) -> bool:
         return False
     numbers = [number for number in value if is_number(number)]
     return not value or (len(numbers) == 2 and numbers[0] < numbers[1])
+
+
+Range = Annotated[
+    tuple,
+    Kind("(lowest, highest), two numbers such as (0.0, 4095.0), or () for none", is_value_range),
+]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from vit_jax.errors import ConfigError
 from vit_jax.network import Network
 
 Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B], ...
@@ -23,11 +24,13 @@ class Labels:
       names: of the classes; empty if unknown.
       num_classes: K.
       several: whether an image has any number of them, so that its label is float32 [K].
+      weights: of each of the data's classes in the loss; empty: all are 1.
     """
 
     names: tuple[str, ...]
     num_classes: int
     several: bool = False
+    weights: tuple[float, ...] = ()
 
     def name(self, index: int) -> str:
         """A class's name, or its number where names are unknown."""
@@ -43,6 +46,7 @@ class Objective:
       EVALUATORS: those that run where `config.evaluators` is empty, in that key's grammar.
       BEST_METRIC: what the best checkpoint has most of; with "-" before it: least of.
       CLASSIFIES: whether it trains the model's head; else the model has none.
+      WEIGHS_CLASSES: whether `loss` heeds `labels.weights`.
     """
 
     @dataclasses.dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Objective:
     EVALUATORS: ClassVar[str] = "classification"
     BEST_METRIC: ClassVar[str] = "eval/accuracy"
     CLASSIFIES: ClassVar[bool] = True
+    WEIGHS_CLASSES: ClassVar[bool] = False
 
     def __init__(self, options: Any, network: Network, labels: Labels, teacher: str = ""):
         """Allocates nothing.
@@ -65,6 +70,11 @@ class Objective:
         Raises:
           ConfigError: the options do not fit the model or the data.
         """
+        if labels.weights and not self.WEIGHS_CLASSES:
+            raise ConfigError(
+                f"config.data.class_weights: {type(self).__name__} does not weigh classes: leave it "
+                "out, or set --config.data.sampling."
+            )
         self.options, self.network, self.labels = options, network, labels
         self.teacher = teacher
 

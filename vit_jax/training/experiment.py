@@ -171,7 +171,8 @@ def make_experiment(
         preprocessing = dataclasses.replace(preprocessing, mean=made_for.mean, std=made_for.std)
     structure = model_structure(config.model.name, options)
     network = Network(structure, options, preprocessing, mesh)
-    labels = Labels(dataset.class_names, dataset.num_classes, dataset.several_labels)
+    weights = dataset.balance.weights if dataset.balance else ()
+    labels = Labels(dataset.class_names, dataset.num_classes, dataset.several_labels, weights)
     objective = objectives.make_objective(config.objective, network, labels, config.init_teacher)
 
     def params(key: jax.Array) -> dict:

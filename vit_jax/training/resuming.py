@@ -53,6 +53,7 @@ IDENTITY = (
     "data.holding_out",
     "data.fold",
     "data.shuffle",
+    "data.sampling",
     "data.exclude",
     "data.max_train_examples",
 )
