@@ -49,6 +49,7 @@ from vit_jax.weights.resampling import POSITION_RESIZES, is_grid
 logger = logging.getLogger(__name__)
 
 
+DEFAULT_MODEL = "ViT-B/16"
 Epochs = number(0, 1_000_000)
 Name = Annotated[
     str,
@@ -149,9 +150,9 @@ class Objective:
 class Model:
     """`config.model`: a name, beside every option of every architecture, which is None until set."""
 
-    name: Text = "ViT-B/16"  # One of `vit_jax.list_models()`.
+    name: optional(Text) = None  # One of `vit_jax.list_models()`; None: as `init`, else ViT-B/16.
     num_classes: Count = 0  # 0: as many as the data has.
-    image_size: Anything = 224  # Or (height, width).
+    image_size: Anything = None  # 224, or (height, width); None: the model's own, mostly 224.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,7 +263,7 @@ class Config:
     best_metric: Text = "auto"  # Or eval/accuracy, -eval/loss (the lowest), ...; "": keep no best.
     ema_decay: Fraction = 0.0  # Of the averaged parameters; 0: none.
     ema_warmup: Flag = True  # A faster average at first; False: `ema_decay` from the start.
-    init: Text = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
+    init: Text = ""  # Weights to start from: a workdir, an export, .npz, hf:USER/NAME, ...
     init_skip: Expression = ""  # Parameters that start fresh all the same.
     init_checkpoint: Text = "latest"  # Of a workdir: latest | best | the number of a step.
     init_ema: Flag = False  # Of a workdir: its averaged parameters.
@@ -324,7 +325,7 @@ def resolved(config: ConfigDict) -> dict[str, Any]:
 def model_options(config: ConfigDict, num_classes: int) -> ModelOptions:
     """The model's complete options: the named architecture's, with those that the config sets."""
     chosen = {key: value for key, value in config.model.items() if value is not None}
-    name = chosen.pop("name")
+    name = chosen.pop("name", DEFAULT_MODEL)
     return registry.model_options(name, **{**chosen, "num_classes": num_classes})
 
 

@@ -22,6 +22,7 @@ from vit_jax.devices import distributed, sharding
 from vit_jax.errors import PreemptedError
 from vit_jax.model_file import write_model_file
 from vit_jax.training import claim, workdir
+from vit_jax.training.architecture import with_architecture
 from vit_jax.training.beginning import Beginning, find_beginning
 from vit_jax.training.evaluation import Evaluation, open_evaluation
 from vit_jax.training.experiment import Experiment, make_experiment
@@ -65,6 +66,7 @@ def run(
         workdir.check_apart_from_weights(directory, config.init)
         if workdir.has_checkpoints(directory):
             config = workdir.as_recorded(config, directory)
+    config = with_architecture(config, cached_only=dry_run)
     mesh = sharding.build_mesh(config.mesh)
     check_batch(config, mesh)
     index_dir = "" if dry_run else workdir.index_directory(directory)

@@ -17,6 +17,7 @@ from vit_jax import objectives
 from vit_jax.config import EARLIER, default_config, flatten, lookup, recorded_values
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
+from vit_jax.model_file import as_tuple
 from vit_jax.storage import expand, expand_source, is_remote, write_json
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,10 @@ def expand_paths(config: ConfigDict) -> ConfigDict:
 
 
 def as_recorded(config: ConfigDict, directory: str | os.PathLike[str]) -> ConfigDict:
-    """The config, with what a run of an earlier version in the directory did and keys now choose."""
+    """The config, with what a run of an earlier version in the directory did and keys now choose.
+
+    And with the run's model, where the config does not name one.
+    """
     path = epath.Path(directory) / "config.json"
     try:
         recorded = flatten(json.loads(path.read_text())["config"]) if path.exists() else EARLIER
@@ -83,6 +87,9 @@ def as_recorded(config: ConfigDict, directory: str | os.PathLike[str]) -> Config
     missing = {key: value for key, value in EARLIER.items() if key not in recorded}
     config = config.copy_and_resolve_references()
     config.update_from_flattened_dict(missing)
+    if config.model.name is None:  # Of the weights that it started from, which may be gone.
+        unset = [key for key, value in config.model.items() if value is None]
+        config.model.update({key: as_tuple(recorded.get(f"model.{key}")) for key in unset})
     for key, value in missing.items():
         logger.info("config.%s=%r, as in the version that %s was started with.", key, value, path)
     return config
