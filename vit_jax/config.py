@@ -51,6 +51,7 @@ from vit_jax.weights.resampling import POSITION_RESIZES, is_grid
 logger = logging.getLogger(__name__)
 
 
+DEFAULT_MODEL = "ViT-B/16"
 Epochs = number(0, 1_000_000)
 Name = Annotated[
     str,
@@ -126,9 +127,9 @@ class Objective:
 class Model:
     """`config.model`: a name, beside every option of every architecture, which is None until set."""
 
-    name: Text = "ViT-B/16"  # One of `vit_jax.list_models()`.
+    name: optional(Text) = None  # One of `vit_jax.list_models()`; None: as `init`, else ViT-B/16.
     num_classes: Count = 0  # 0: as many as the data has.
-    image_size: Anything = 224  # Or (height, width).
+    image_size: Anything = None  # 224, or (height, width); None: the model's own, mostly 224.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +242,7 @@ class Config:
     stop_after: Count = 0  # Evaluations in a row without a better one: the run ends. 0: never.
     ema_decay: Fraction = 0.0  # Of the averaged parameters; 0: none.
     ema_warmup: Flag = True  # A faster average at first; False: `ema_decay` from the start.
-    init: Text = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
+    init: Text = ""  # Weights to start from: a workdir, an export, .npz, hf:USER/NAME, ...
     init_skip: Expression = ""  # Parameters that start fresh all the same.
     init_head_map: Text = (
         ""  # Rows of another head by class: names | a file: vit_jax/class_mapping.py.
@@ -310,7 +311,7 @@ def model_options(config: ConfigDict, num_classes: int) -> ModelOptions:
     An objective that does not classify trains a model without a head.
     """
     chosen = {key: value for key, value in config.model.items() if value is not None}
-    name = chosen.pop("name")
+    name = chosen.pop("name", DEFAULT_MODEL)
     classifies = objectives.find_objective(config.objective.name).CLASSIFIES
     return registry.model_options(name, **{**chosen, "num_classes": num_classes * classifies})
 

@@ -21,6 +21,7 @@ from vit_jax.devices import distributed, sharding
 from vit_jax.errors import PreemptedError
 from vit_jax.model_file import write_model_file
 from vit_jax.training import claim, workdir
+from vit_jax.training.architecture import with_architecture
 from vit_jax.training.beginning import Beginning, find_beginning
 from vit_jax.training.clock import Kind
 from vit_jax.training.early_stopping import Patience, open_patience
@@ -70,6 +71,7 @@ def run(
         check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)
         config = as_recorded(config, directory, chosen)
+    config = with_architecture(config, cached_only=dry_run)
     mesh = sharding.build_mesh(config.mesh)
     check_batch(config, mesh)
     index_dir = "" if dry_run else workdir.index_directory(directory)
