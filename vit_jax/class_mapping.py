@@ -15,6 +15,7 @@ import numpy as np
 from vit_jax import storage
 from vit_jax.errors import ConfigError
 
+BY_NAME = "names"  # Instead of a file: each class keeps its name.
 ABSENT = -1  # Instead of a class that the model does not have.
 _SHOWN = 5  # Names in a message.
 
@@ -79,6 +80,16 @@ class ClassMapping:
                     f"{self.origin or 'classes'}: {counts[name]} classes of the {whose} are called "
                     f"{name!r}, so they cannot be told apart by name."
                 )
+
+
+def chosen_mapping(value: str, key: str) -> ClassMapping | None:
+    """The mapping that an option names: `BY_NAME` or a file; None for "".
+
+    Raises ConfigError as `read_class_mapping`.
+    """
+    if value == BY_NAME:
+        return ClassMapping(origin=f"{key}={value}")
+    return read_class_mapping(value, key) if value else None
 
 
 def read_class_mapping(path: str, key: str) -> ClassMapping:

@@ -10,7 +10,7 @@ from vit_jax import storage
 from vit_jax.errors import ConfigError
 from vit_jax.escaping import csv_row, printable
 
-COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
+COLUMNS = ("model", "checkpoint", "data", "images", "accuracy", "top-5", "loss", "images/s")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +47,14 @@ def table_row(models: Sequence[str], origins: Sequence[str]) -> str:
     """The format of the table's rows, as wide as the names in it."""
     width = max(len(printable(model)) for model in models)
     data_width = max(len(printable(origin)) for origin in origins)
-    return f"{{:{width}}}  {{:{data_width}}}" + "  {:>8}" * 5
+    return f"{{:{width}}}  {{:14}}  {{:{data_width}}}" + "  {:>8}" * 5
 
 
 def cells(result: Result) -> tuple[str, ...]:
     """A row of the table."""
     return (
         printable(result.model),
+        f"{result.checkpoint or '–'}{' average' * result.ema}",
         printable(result.origin),
         "–" if result.count is None else f"{result.count:,}",
         as_percent(result.accuracy),

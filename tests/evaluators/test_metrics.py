@@ -66,11 +66,11 @@ def test_reliability(confidences):
     hits = GENERATOR.random(len(confidences)) < confidences
     found = metrics.reliability(confidences, hits)
     accuracy, confidence = calibration_curve(hits, confidences, n_bins=metrics.NUM_BINS)
-    filled = found.images > 0
+    filled = found.size > 0
     np.testing.assert_allclose(found.accuracy[filled], accuracy)
     np.testing.assert_allclose(found.confidence[filled], confidence)
-    assert found.images.sum() == len(confidences)
-    gaps = np.abs(accuracy - confidence) * found.images[filled] / len(confidences)
+    assert found.size.sum() == len(confidences)
+    gaps = np.abs(accuracy - confidence) * found.size[filled] / len(confidences)
     assert found.calibration_error == pytest.approx(gaps.sum(), abs=1e-12)
 
 

@@ -19,11 +19,13 @@ from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.fewshot import FewShot
 from vit_jax.evaluators.imagenet import V2, Adversarial, ObjectNet, Real, Renditions, Sketch
 from vit_jax.evaluators.knn import NearestNeighbors
+from vit_jax.evaluators.objective import ObjectiveLoss
 from vit_jax.evaluators.probe import LinearProbe
 from vit_jax.grammar import parse
 
 EVALUATORS: dict[str, type[Evaluator]] = {
     "classification": Classification,
+    "objective": ObjectiveLoss,
     "fewshot": FewShot,
     "knn": NearestNeighbors,
     "probe": LinearProbe,

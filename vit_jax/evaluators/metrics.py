@@ -48,16 +48,14 @@ class Reliability(NamedTuple):
 
     confidence: Array  # Its mean, [bins]; NaN in an empty bin, as the next.
     accuracy: Array
-    images: Array
+    size: Array
 
     @property
     def calibration_error(self) -> float:
-        """The expected calibration error: the mean gap of both, weighted by images."""
-        filled = self.images > 0
+        """The expected calibration error: the mean gap of both, weighted by size."""
+        filled = self.size > 0
         gaps = np.abs(self.confidence - self.accuracy)[filled]
-        return (
-            float(np.average(gaps, weights=self.images[filled])) if filled.any() else float("nan")
-        )
+        return float(np.average(gaps, weights=self.size[filled])) if filled.any() else float("nan")
 
 
 def reliability(confidences: Array, hits: Array, num_bins: int = NUM_BINS) -> Reliability:

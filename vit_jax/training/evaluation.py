@@ -114,11 +114,17 @@ def open_evaluation(experiment: Experiment, data: ConfigDict) -> Evaluation:
     """
     config, setting = experiment.config, experiment.setting(data)
     evaluators = read_evaluators(config.evaluators or experiment.objective.EVALUATORS)
+    best_metric = measured_metric(config, setting, evaluators)
+    if config.stop_after and not (best_metric and experiment.durations.eval_every):
+        raise ConfigError(
+            f"config.stop_after={config.stop_after} counts evaluations without a better best_metric: "
+            "set config.eval_every_steps, and name one that is measured in config.best_metric."
+        )
     return Evaluation(
         measures=tuple((evaluator, evaluator.bind(setting)) for evaluator in evaluators),
         total_steps=experiment.durations.total,
         every_steps=experiment.durations.eval_every,
-        best_metric=measured_metric(config, setting, evaluators),
+        best_metric=best_metric,
         data=setting.data,
     )
 

@@ -27,6 +27,13 @@ def make_preview(objective: Objective, seed: int, mesh: Mesh) -> Preview:
 
     def preview(batch: Batch, step: int) -> np.ndarray:
         images, values = jax.device_get(first_rows(batch, step))
-        return draw(np.rint(images).astype(np.uint8), objective.captions(values))
+        pixels = np.rint(np.clip(images, 0, 255)).astype(np.uint8)
+        return draw(as_colours(pixels), objective.captions(values))
 
     return preview
+
+
+def as_colours(images: np.ndarray) -> np.ndarray:
+    """Grey or RGB [N, H, W, 1 or 3] of images of any channels: of more than three the first three."""
+    channels = images.shape[-1]
+    return images[..., : 3 if channels > 2 else 1]
