@@ -10,7 +10,6 @@ but some images could not be read; 2 some model could not be measured.
 import argparse
 import contextlib
 import dataclasses
-import io
 import json
 import logging
 import math
@@ -22,9 +21,9 @@ from typing import Any
 import jax
 from flax import nnx
 from ml_collections import ConfigDict
-from PIL import Image
 
 from vit_jax import hub, storage
+from vit_jax.averaging import Views, average
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.command_line import (
     DONE,
@@ -32,6 +31,7 @@ from vit_jax.command_line import (
     SOME_UNREADABLE,
     USER_ERROR,
     Parser,
+    add_averaging_flags,
     add_image_limit,
     add_model_flags,
     at_least_one,
@@ -47,20 +47,29 @@ from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import sharding
 from vit_jax.earlier import recorded_values
 from vit_jax.errors import ConfigError, DataError, NonFiniteLossError, UserError
-from vit_jax.evaluation_files import COLUMNS, Result, cells, table_row, write_results
+from vit_jax.evaluation_files import (
+    COLUMNS,
+    Result,
+    append_to_run,
+    cells,
+    table_row,
+    write_pictures,
+    write_results,
+)
 from vit_jax.evaluators import read_evaluators
-from vit_jax.evaluators.base import Evaluator, Results, Setting
-from vit_jax.evaluators.results import FILE_NAME, describe_result
-from vit_jax.inference import Classifier, make_classifier, make_transform
+from vit_jax.evaluators.base import Evaluator, Setting
+from vit_jax.evaluators.results import describe_result
+from vit_jax.inference import preprocessing_of
 from vit_jax.models.base import ImageClassifier
+from vit_jax.network import Network
 from vit_jax.objectives.losses import LOSSES
-from vit_jax.records import append_record
 from vit_jax.sections import check
 from vit_jax.training.recorded import with_objective
 from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
+TOGETHER = " + "  # Between the names of an ensemble's models.
 # Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
 KEYS = (
     "source",
@@ -133,6 +142,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--pictures", default="", metavar="FOLDER", help="write what evaluators draw, of one model"
     )
+    add_averaging_flags(parser)
     parser.add_argument(
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
     )
@@ -154,7 +164,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
             f"--classes={flags.classes} is for classification alone: with --evaluators write "
             "classification(classes='FILE')."
         )
-    if flags.pictures and len(flags.models) > 1:
+    if flags.pictures and len(flags.models) > 1 and not flags.ensemble:
         raise ConfigError(f"--pictures={flags.pictures}: name one model, not {len(flags.models)}.")
     return flags
 
@@ -214,25 +224,45 @@ def read_run_config(file: str) -> tuple[ConfigDict, str]:
         raise ConfigError(f"{file} is damaged ({error!r}): give --source and --loss.") from error
 
 
-def evaluate(task: Task, flags: argparse.Namespace) -> Result:
-    """Loads one model and measures it.
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A model with what it is of: a run's checkpoint, or a file."""
 
-    Raises:
-      UserError: the model or its data cannot be read, or their classes differ.
-    """
+    path: str
+    model: ImageClassifier
+    step: int | None  # None: of no run
+    ema: bool
+
+
+def load(task: Task, flags: argparse.Namespace, *, needs_head: bool) -> Loaded:
+    """Loads a model; raises UserError if it cannot be read."""
     step, ema = None, flags.ema
     if is_workdir(task.model):
         step, averaged = find_checkpoint(task.model, flags.checkpoint)
         ema = ema or averaged
-    evaluators = evaluators_of(flags)
-    needs_head = any(evaluator.NEEDS_HEAD for evaluator in evaluators)
     model = load_classifier(task.model, flags, step, ema=ema, needs_head=needs_head)
-    classifier, stopwatch = make_classifier(model), Stopwatch()
-    setting = open_setting(task, model, classifier, flags, stopwatch)
-    params = classifier.params
+    if flags.resize:
+        middle = {"crop": "center", "resize": flags.resize}
+        model.preprocessing = dataclasses.replace(preprocessing_of(model), **middle)
+    return Loaded(task.model, model, step, ema)
+
+
+def evaluate(tasks: Sequence[Task], flags: argparse.Namespace) -> Result:
+    """Loads a model, or several that answer together, and measures it.
+
+    Raises:
+      UserError: a model or its data cannot be read, or their classes differ.
+    """
+    task, evaluators = tasks[0], evaluators_of(flags)
+    needs_head = any(evaluator.NEEDS_HEAD for evaluator in evaluators)
+    loaded = [load(each, flags, needs_head=needs_head) for each in tasks]
+    first, stopwatch = loaded[0], Stopwatch()
+    setting, params = open_setting(task, [each.model for each in loaded], flags, stopwatch)
     frozen: dict[str, Any] = {}
-    if flags.evaluators and step is not None:
-        setting, params, frozen = with_objective(setting, params, task.model, step, ema=ema)
+    if flags.evaluators and first.step is not None and isinstance(setting.network, Network):
+        setting, params, frozen = with_objective(
+            setting, params, task.model, first.step, ema=first.ema
+        )
     metrics: dict[str, float] = {}
     try:
         for evaluator in evaluators:
@@ -242,16 +272,16 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
             prefix = evaluator.prefix
             metrics |= {f"{prefix}/{name}": value for name, value in results.numbers.items()}
             write_pictures(flags.pictures, prefix, results)
-            if step is not None:
+            if first.step is not None and isinstance(setting.network, Network):
                 record = describe_result(
                     evaluator,
                     task.data,
                     results.numbers,
-                    step=step,
-                    averaged=ema,
+                    step=first.step,
+                    averaged=first.ema,
                     seconds=seconds,
                 )
-                append_to_run(task.model, record)
+                append_to_run(first.path, record)
     except ClassesDifferError as error:
         advice = "" if flags.ignore_class_names else SAME_CLASSES
         raise DataError(f"{task.model} does not fit {error}{advice}") from None
@@ -259,11 +289,13 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     if of_classes["count"] == 0:
         raise DataError(f"none of the {metrics['eval/skipped']:,} images can be read.")
     return Result(
-        model=task.model,
-        checkpoint=step,
-        ema=ema,
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(nnx.split(model)[1])),
-        image_size="x".join(map(str, model.options.image_size)),
+        model=TOGETHER.join(each.path for each in loaded),
+        checkpoint=first.step,
+        ema=first.ema,
+        parameters=sum(
+            leaf.size for each in loaded for leaf in jax.tree.leaves(nnx.split(each.model)[1])
+        ),
+        image_size="x".join(map(str, first.model.options.image_size)),
         source=task.data.source,
         split=task.data.eval_split,
         **of_classes,
@@ -275,52 +307,38 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
 
 def open_setting(
     task: Task,
-    model: ImageClassifier,
-    classifier: Classifier,
+    models: Sequence[ImageClassifier],
     flags: argparse.Namespace,
     stopwatch: "Stopwatch",
-) -> Setting:
-    """The setting of evaluators for a model: its function, and its data labelled by its classes."""
-    config = task.data.copy_and_resolve_references()
+) -> tuple[Setting, dict]:
+    """The setting of evaluators for models that answer as one, and their parameters."""
+    config, model = task.data.copy_and_resolve_references(), models[0]
     config.update(on_error="skip", max_skipped=1.0)  # They are counted, and the exit code says so.
-    options, mesh, loss = model.options, classifier.network.mesh, task.loss or model.loss
+    options, loss = model.options, task.loss or model.loss
     if loss not in LOSSES:
         raise ConfigError(f"{task.model} was trained with an unknown loss, {loss!r}: add --loss.")
+    averaged = average(
+        models,
+        Views(flags.crops, flags.flips),
+        flags.average,
+        loss,
+        flags.max_image_gib or config.max_image_gib,
+    )
+    mesh = averaged.network.mesh
     data = EvaluationData(
         config=config,
-        transform=make_transform(model, flags.max_image_gib or config.max_image_gib),
-        image_shape=(*options.image_size, options.channels),
+        transform=averaged.transform,
+        image_shape=(*averaged.image_size, options.channels),
         class_names=() if flags.ignore_class_names else model.class_names,
         num_classes=options.num_classes,
-        dtype=classifier.network.preprocessing.dtype,
-        batch_size=classifier.round_up(flags.batch_size or BATCH_SIZE * mesh.size),
+        dtype=preprocessing_of(model).dtype,
+        batch_size=averaged.round_up(flags.batch_size or BATCH_SIZE * mesh.size),
         rows=sharding.batch_sharding(mesh),
         watch=stopwatch.time,
     )
-    few = classifier.round_up(len(data.examples()))
+    few = averaged.round_up(len(data.examples()))
     data = dataclasses.replace(data, batch_size=min(data.batch_size, few))
-    return Setting(classifier.network, data, loss)
-
-
-def append_to_run(workdir: str, record: dict[str, Any]) -> None:
-    """Adds a result to a run's own; where that cannot be written, says so."""
-    try:
-        append_record(storage.join(workdir, FILE_NAME), record)
-    except OSError as error:
-        logger.warning("%s keeps no record of this: %s.", workdir, error.strerror or error)
-
-
-def write_pictures(folder: str, prefix: str, results: Results) -> None:
-    """Writes an evaluator's pictures as PREFIX_NAME.png; raises ConfigError if it cannot."""
-    for name, picture in results.pictures.items() if folder else ():
-        png = io.BytesIO()
-        Image.fromarray(picture).save(png, "PNG")
-        try:
-            storage.write(storage.join(folder, f"{prefix}_{name}.png"), png.getvalue())
-        except OSError as error:
-            raise ConfigError(
-                f"--pictures={folder} cannot be written: {error.strerror or error}."
-            ) from error
+    return Setting(averaged.network, data, loss), averaged.params
 
 
 class Stopwatch:
@@ -349,10 +367,13 @@ def run(arguments: Sequence[str]) -> int:
     tasks = [plan(path, flags) for path in flags.models]
     evaluators_of(flags)
     write_results([], flags.json, flags.csv)  # Better an error now than after the work.
-    row, results = table_row(flags.models, [task.origin for task in tasks]), []
-    for task in tasks:
+    groups = [tasks] if flags.ensemble else [[task] for task in tasks]
+    names = [TOGETHER.join(task.model for task in group) for group in groups]
+    row = table_row(names, [task.origin for task in tasks])
+    results: list[Result] = []
+    for group in groups:
         try:
-            results.append(evaluate(task, flags))
+            results.append(evaluate(group, flags))
         except (UserError, NonFiniteLossError) as error:
             logger.error("%s", error)
             continue
@@ -363,7 +384,7 @@ def run(arguments: Sequence[str]) -> int:
             if not name.startswith("eval/"):  # Those are in the row.
                 print(f"  {name} {value:.6g}", flush=True)
         write_results(results, flags.json, flags.csv)
-    if len(results) < len(tasks):
+    if len(results) < len(groups):
         return USER_ERROR
     return SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
 

@@ -4,11 +4,20 @@ import csv
 import dataclasses
 import io
 import json
+import logging
 from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
 
 from vit_jax import storage
 from vit_jax.errors import ConfigError
 from vit_jax.escaping import csv_row, printable
+from vit_jax.evaluators.base import Results
+from vit_jax.evaluators.results import FILE_NAME
+from vit_jax.records import append_record
+
+logger = logging.getLogger("vit_jax")
 
 COLUMNS = ("model", "checkpoint", "data", "images", "accuracy", "top-5", "loss", "images/s")
 
@@ -89,4 +98,25 @@ def write_results(results: Sequence[Result], json_file: str, csv_file: str) -> N
         except OSError as error:
             raise ConfigError(
                 f"--{flag}={path} cannot be written: {error.strerror or error}."
+            ) from error
+
+
+def append_to_run(workdir: str, record: dict[str, Any]) -> None:
+    """Adds a result to a run's own; where that cannot be written, says so."""
+    try:
+        append_record(storage.join(workdir, FILE_NAME), record)
+    except OSError as error:
+        logger.warning("%s keeps no record of this: %s.", workdir, error.strerror or error)
+
+
+def write_pictures(folder: str, prefix: str, results: Results) -> None:
+    """Writes an evaluator's pictures as PREFIX_NAME.png; raises ConfigError if it cannot."""
+    for name, picture in results.pictures.items() if folder else ():
+        png = io.BytesIO()
+        Image.fromarray(picture).save(png, "PNG")
+        try:
+            storage.write(storage.join(folder, f"{prefix}_{name}.png"), png.getvalue())
+        except OSError as error:
+            raise ConfigError(
+                f"--pictures={folder} cannot be written: {error.strerror or error}."
             ) from error

@@ -108,8 +108,17 @@ def test_logits_that_are_no_numbers_are_refused(folder, value):
         measure(folder, "classification", sharpness=value)
 
 
+@pytest.mark.parametrize("text", ["fewshot(shots=(1, 3))", "knn(k=3)", "probe(l2=0.1)"])
+def test_features_are_the_same_on_any_devices_and_in_any_batches(folder, text):
+    if not (folder / "train").exists():
+        write_folder(folder / "train", PIXELS)
+    found = [measure(folder, text, **layout).numbers for layout in LAYOUTS]
+    assert found[0] == found[1] == found[2]
+
+
 def test_features_that_are_no_numbers_are_refused(folder):
-    write_folder(folder / "train", PIXELS)
+    if not (folder / "train").exists():
+        write_folder(folder / "train", PIXELS)
     setting, params = make_setting(f"folder:{folder}", NAMES, num_classes=3)
     (evaluator,) = read_evaluators("fewshot(shots=(3,), seeds=1)")
     measure = evaluator.bind(setting)
