@@ -56,9 +56,10 @@ def with_architecture(config: ConfigDict, *, cached_only: bool = False) -> Confi
 def describe_init(config: ConfigDict, cached_only: bool) -> ModelFile:
     """The description of the model in `config.init`."""
     known = {key: config.model[key] for key in HINTS if config.model[key] is not None}
-    grid: tuple[int, int] | None = config.init_source_grid or None
+    grid = config.init_source_grid
+    hints = Hints(known, grid) if grid else Hints(known)
     try:
-        return read_description(config.init, Hints(known, grid), cached_only=cached_only)
+        return read_description(config.init, hints, cached_only=cached_only)
     except NotCachedError as error:
         raise ConfigError(
             f"config.model.name is not set, and the model that config.init names is not here: {error} "
