@@ -8,6 +8,11 @@ the config's own splits, in DIR/best. Interrupted, the same command goes on wher
 exit codes are those of `vit_jax.main`.
 """
 
+if __name__ == "__main__":  # Before imports that take seconds.
+    from vit_jax.signals import nothing_to_save
+
+    nothing_to_save()
+
 import logging
 import math
 import os

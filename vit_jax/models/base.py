@@ -113,13 +113,17 @@ class ImageClassifier(nnx.Module):
     def __init__(self, options: ModelOptions, representation_size: int, rngs: nnx.Rngs):
         self.options = options
         if options.num_classes:
-            self.head = nnx.Linear(
-                representation_size,
-                options.num_classes,
-                kernel_init=nnx.initializers.zeros,
-                bias_init=nnx.initializers.constant(options.head_bias),
-                rngs=rngs,
-            )
+            self.head = self.make_head(representation_size, rngs)
+
+    def make_head(self, representation_size: int, rngs: nnx.Rngs) -> nnx.Linear:
+        """The linear layer from a representation to the classes; its kernel is zero at first."""
+        return nnx.Linear(
+            representation_size,
+            self.options.num_classes,
+            kernel_init=nnx.initializers.zeros,
+            bias_init=nnx.initializers.constant(self.options.head_bias),
+            rngs=rngs,
+        )
 
     def features(
         self,

@@ -21,19 +21,17 @@ from orbax.checkpoint.utils import checkpoint_steps
 from vit_jax import objectives
 from vit_jax.choices import chosen_options
 from vit_jax.config import (
-    EARLIER,
-    by_present_names,
     declare_options,
     default_config,
     flatten,
     model_options,
-    recorded_values,
     validate,
 )
+from vit_jax.config_file import PATH_KEYS
+from vit_jax.earlier import EARLIER, by_present_names, recorded_values
 from vit_jax.errors import CheckpointError
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
-from vit_jax.storage import expand, expand_source
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +53,7 @@ IDENTITY = (
     "data.holding_out",
     "data.fold",
     "data.shuffle",
+    "data.sampling",
     "data.exclude",
     "data.max_train_examples",
 )
@@ -87,13 +86,6 @@ OF_THIS_START = (
     "data.cache_gib",
 )
 AUTO = "auto"  # Leaves the choice to the program.
-PATH_KEYS = {
-    "init": expand,
-    "data.source": expand_source,
-    "data.data_dir": expand,
-    "data.index_dir": expand,
-    "data.exclude": expand,
-}
 
 
 def has_checkpoints(directory: str | os.PathLike[str]) -> bool:
@@ -131,7 +123,9 @@ def as_recorded(
     # Options belong to the choice that they were set for: another schedule takes none of them.
     left = (*OF_THIS_START, *(name.removesuffix("name") for name in names))
     taken = {k for k in recorded.keys() - set(chosen) if not k.startswith(left)}
-    differing = sorted(k for k in taken if recorded[k] != now.get(k) and now.get(k) != AUTO)
+    differing = sorted(
+        k for k in taken if recorded[k] != now.get(k) and now.get(k) not in (AUTO, None)
+    )
     if differing:
         logger.warning(
             "The run goes on as %s has it, with %s: set what shall change on the command line.",
