@@ -22,7 +22,7 @@ OF_THE_RUN = (
     *("num_classes", "representation_size", "head_bias", "position_std", "kernel_std"),
     *("dropout_rate", "attention_dropout_rate", "patch_dropout_rate"),
     *("stochastic_depth_rate", "stochastic_depth_schedule"),
-    *("dtype", "remat", "scan_unroll"),
+    *("dtype", "matmul_precision", "remat", "scan_unroll"),
 )
 
 
@@ -56,9 +56,10 @@ def with_architecture(config: ConfigDict, *, cached_only: bool = False) -> Confi
 def describe_init(config: ConfigDict, cached_only: bool) -> ModelFile:
     """The description of the model in `config.init`."""
     known = {key: config.model[key] for key in HINTS if config.model[key] is not None}
-    grid: tuple[int, int] | None = config.init_source_grid or None
+    grid = config.init_source_grid
+    hints = Hints(known, grid) if grid else Hints(known)
     try:
-        return read_description(config.init, Hints(known, grid), cached_only=cached_only)
+        return read_description(config.init, hints, cached_only=cached_only)
     except NotCachedError as error:
         raise ConfigError(
             f"config.model.name is not set, and the model that config.init names is not here: {error} "
