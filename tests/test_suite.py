@@ -115,7 +115,8 @@ def test_a_mistake_is_one_message_and_code_2(made, tmp_path, capsys, content, fl
     assert message in capsys.readouterr().err
 
 
-def test_vtab_has_its_19_tasks():
+def test_vtab_has_its_19_tasks_and_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     tasks = suite.read_suite("configs/suites/vtab.py")
     assert [len(group) for group in tasks.values()] == [7, 4, 8]
     for group in tasks.values():
