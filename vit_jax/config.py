@@ -266,9 +266,7 @@ class Config:
     ema_warmup: Flag = True  # A faster average at first; False: `ema_decay` from the start.
     init: Text = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
     init_skip: Expression = ""  # Parameters that start fresh all the same.
-    init_head_map: Text = (
-        ""  # Rows of another head by class: names | a file: vit_jax/class_mapping.py.
-    )
+    init_head_map: Text = ""  # Rows of the head by class: names | FILE, see class_mapping.py.
     init_checkpoint: Text = "latest"  # Of a workdir: latest | best | the number of a step.
     init_ema: Flag = False  # Of a workdir: its averaged parameters.
     init_source_grid: Grid = ()  # (rows, columns) of a file's positions, where it does not say.
