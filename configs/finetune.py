@@ -1,14 +1,14 @@
 """Fine-tuning at a higher resolution as in Table 4 of the paper (arXiv 2010.11929).
 
-    python -m vit_jax.main --config=configs/finetune.py:b16,cifar10 --workdir=DIR \
-        --config.init=ViT-B_16.npz
-    python -m vit_jax.sweep --config=configs/finetune.py:b16,folder:DIR --workdir=DIR \
-        --config.init=ViT-B_16.npz
+    python -m vit_jax.main --config=configs/finetune.py:b16,cifar10 --workdir=DIR
+    python -m vit_jax.sweep --config=configs/finetune.py:b16,folder:DIR --workdir=DIR
 
 Arguments: MODEL[,DATASET[,OPTIONS]], where DATASET is cifar10 (default), cifar100, oxford_iiit_pet,
 oxford_flowers102, imagenet2012 or folder:DIR. The first command takes one learning rate, the second
 tries the table's four on a part of the training images and then trains with the best. Images are
-384 px, 378 px for ViT-H/14; ImageNet is 512 and 518 px, with averaged weights. OPTIONS joins by +
+384 px, 378 px for ViT-H/14; ImageNet is 512 and 518 px, with averaged weights. The weights
+are the paper's own on the Hub, pre-trained on ImageNet-21k, or the nearest to them;
+--config.init=FILE takes others. OPTIONS joins by +
 
     384   ImageNet at 384 px without averages, as the other datasets (Table 5)
     drop  dropout 0.1, as in the authors' released configs of ViT-L/16, ViT-H/14, R50+ViT-B/16 and

@@ -10,11 +10,12 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from configs import deit, deit3
+from configs import deit, deit3, few_labels, mae
 from configs.augreg import DEFAULT_LEVELS, LEVELS
 from configs.vtab import TASKS
 from vit_jax.config import default_config, flatten, resolved
 from vit_jax.config_file import load_config
+from vit_jax.objectives.masked_patches import TARGETS
 from vit_jax.recipes.datasets import FINETUNING, PRETRAINING
 from vit_jax.recipes.models import ALL, RESNETS, TRANSFORMERS
 
@@ -41,6 +42,10 @@ PRESETS = {
     "mixer": ["300", "60"],
     "plain_vit": ["90", "150", "300"],
     "deit": list(deit.MODELS),
+    "distill": [f"{model},deit" for model in deit.MODELS] + ["r50x1,patient"],
+    "few_labels": [*few_labels.OBJECTIVES, "finetune,100", "scratch,100,1"],
+    "mae": [f"{model},{stage}" for model in mae.MODELS for stage in mae.STAGES],
+    "masked_patches": [f"{model},{target}" for model in ("b16", "r50_b16") for target in TARGETS],
     "deit3": [f"{model},{epochs}" for epochs in deit3.TABLE for model in deit3.MODELS]
     + [
         f"{model},{epochs},finetune"

@@ -104,6 +104,19 @@ def read_class_mapping(path: str, key: str) -> ClassMapping:
     """
     origin = f"{key}={path}"
     names: dict[str, str] = {}
+    for number, (data_name, model_name) in read_pairs(path, key).items():
+        if names.setdefault(data_name, model_name) != model_name:
+            raise ConfigError(
+                f"{origin}: line {number} maps {data_name!r} to {model_name!r}, an earlier one to "
+                f"{names[data_name]!r}: keep one of them."
+            )
+    return ClassMapping(names, origin)
+
+
+def read_pairs(path: str, key: str) -> dict[int, tuple[str, str]]:
+    """The lines of a mapping's file by number: (the data's name, the model's); errors as above."""
+    origin = f"{key}={path}"
+    pairs: dict[int, tuple[str, str]] = {}
     for number, line in enumerate(_read_lines(path, key), start=1):
         if not line.strip():
             continue
@@ -113,14 +126,10 @@ def read_class_mapping(path: str, key: str) -> ClassMapping:
                 f"{origin}: line {number} is {line!r}: expected the data's name of a class, one tab, "
                 "the model's name."
             )
-        if names.setdefault(data_name, others[0]) != others[0]:
-            raise ConfigError(
-                f"{origin}: line {number} maps {data_name!r} to {others[0]!r}, an earlier one to "
-                f"{names[data_name]!r}: keep one of them."
-            )
-    if not names:
+        pairs[number] = data_name, others[0]
+    if not pairs:
         raise ConfigError(f"{origin} is empty; expected a class of the data in each line.")
-    return ClassMapping(names, origin)
+    return pairs
 
 
 def _read_lines(path: str, key: str) -> list[str]:

@@ -45,7 +45,7 @@ from vit_jax.models.layers import (
     split,
     stochastic_depth,
 )
-from vit_jax.models.patches import PatchEmbedding, PatchOptions
+from vit_jax.models.patches import PatchEmbedding, PatchOptions, drop_patches
 from vit_jax.models.pooling import AttentionPooling
 from vit_jax.models.positions import (
     EVERY_LAYER,
@@ -59,6 +59,7 @@ from vit_jax.models.positions import (
     STEM,
     TABLES,
     learned_positions,
+    on_another_grid,
     position_table,
 )
 
@@ -298,8 +299,19 @@ class VisionTransformer(ImageClassifier):
         """Images [B, H, W, C] -> patches [B, N, D], row by row; `constrain` is for a stem's maps."""
         return self.embedding(images)
 
-    def embed_sequence(self, patches: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Patches [B, N, D] -> the tokens [B, S, D] of the first block (equation 1)."""
+    def embed_sequence(
+        self,
+        patches: jax.Array,
+        key: jax.Array | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> jax.Array:
+        """Patches [B, N, D] -> the tokens [B, S, D] of the first block (equation 1).
+
+        Args:
+          patches: of images of the model's size, or of another one.
+          key: as for the call.
+          grid: rows and columns of the patches, where they are not the model's own.
+        """
         options = self.options
         dropout_key, patch_key = split(key, 2)
         prefix = [self.class_token[...]] if options.has_class_token else []
@@ -311,16 +323,22 @@ class VisionTransformer(ImageClassifier):
         ]
         tokens = jnp.concatenate([*prefix, patches], axis=1)
         if options.position_placement == STEM and options.positions in TABLES:
-            tokens = tokens + self.position_table().astype(tokens.dtype)
+            tokens = tokens + self.position_table(grid).astype(tokens.dtype)
         tokens = dropout(tokens, options.dropout_rate, dropout_key)
         return drop_patches(
             tokens, options.num_prefix_tokens, options.patch_dropout_rate, patch_key
         )
 
-    def position_table(self) -> jax.Array:
-        """The model's own table [1, S, D] float32; each layer has its own with `every_layer`."""
-        learned = getattr(self, "position_embedding", None)
-        return position_table(learned, self.options)
+    def position_table(self, grid: tuple[int, int] | None = None) -> jax.Array:
+        """The table [1, S, D] float32, of the model's own or of another grid of patches.
+
+        With `every_layer` each layer has its own.
+        """
+        options, learned = self.options, getattr(self, "position_embedding", None)
+        table = position_table(learned, options)
+        if grid in (None, options.grid):
+            return table
+        return on_another_grid(table, options.num_prefix_tokens, options.grid, grid)
 
     def encode(
         self,
@@ -378,19 +396,3 @@ class VisionTransformer(ImageClassifier):
             (self.head, self.distillation_head), jnp.split(representation, 2, axis=-1), strict=True
         )
         return jnp.stack([head(part) for head, part in parts], axis=1)
-
-
-def drop_patches(
-    tokens: jax.Array, num_prefix: int, rate: float, key: jax.Array | None
-) -> jax.Array:
-    """Leaves out a random share of each image's patches; the identity without a key.
-
-    Tokens [B, P + N, D] -> [B, P + max(1, ⌊(1 - rate) · N⌋), D]; prefix and order are kept.
-    """
-    if key is None or rate == 0:
-        return tokens
-    prefix, patches = tokens[:, :num_prefix], tokens[:, num_prefix:]
-    kept = max(1, int(patches.shape[1] * (1 - rate)))
-    order = jax.random.uniform(key, patches.shape[:2]).argsort(axis=1)[:, :kept]
-    patches = jnp.take_along_axis(patches, jnp.sort(order, axis=1)[..., None], axis=1)
-    return jnp.concatenate([prefix, patches], axis=1)

@@ -12,14 +12,15 @@ import numpy as np
 
 
 def resize_by_area(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Resizes uint8 [H, W, C] to [*size, C], rounded to the nearest grey level."""
+    """Resizes uint8 or float32 [H, W, C] to [*size, C]; uint8 is rounded to the nearest level."""
     if size[0] <= image.shape[0] and size[1] <= image.shape[1]:
         return cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA).reshape(*size, -1)
     # Where a side grows, OpenCV interpolates instead.
     height, width, channels = image.shape
     rows = _shares(height, size[0]) @ image.reshape(height, -1).astype(np.float32)
     rows = rows.reshape(size[0], width, channels)
-    return np.rint(_shares(width, size[1]) @ rows).astype(np.uint8)
+    resized = _shares(width, size[1]) @ rows
+    return np.rint(resized).astype(np.uint8) if image.dtype == np.uint8 else resized
 
 
 @functools.lru_cache(maxsize=64)
