@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import augreg, bit, deit, deit3, mixer, plain_vit, sam, scaling_vit, vit
+from configs import (
+    augreg,
+    bit,
+    deit,
+    deit3,
+    distill,
+    masked_patches,
+    mixer,
+    plain_vit,
+    sam,
+    scaling_vit,
+    vit,
+)
 from vit_jax.config import model_options, resolved, validate
 from vit_jax.data.images.transforms import preprocessing_of
 from vit_jax.durations import durations
@@ -170,6 +182,8 @@ def test_mixer(epochs):
         (bit.get_config("r50x1,jft300m"), 256),
         (bit.get_config("r50x1,imagenet21k,sgd"), 256),
         (augreg.get_config("b16,imagenet21k"), 256),
+        (masked_patches.get_config("b16"), 256),
+        (distill.get_config("r50x1,patient"), 256),
     ],
 )
 def test_googles_recipes_have_their_pixels(config, size):
