@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vit_jax.data.classes import LabelledForModel, match_classes
+from vit_jax.data.classes import ClassesDifferError, LabelledForModel, match_classes
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.chunks import Loading, Skipping
 from vit_jax.data.loading.order import Order
@@ -137,7 +137,14 @@ class EvaluationData:
         )
 
     def _labelled(self, source: Source, name: str) -> Source:
-        """The source with the model's labels."""
+        """The source with the model's labels; numbers to predict are what they are."""
+        if source.numeric:
+            if len(source.class_names) == self.num_classes:
+                return source
+            raise ClassesDifferError(
+                f"the model predicts {self.num_classes:,} numbers, the data has "
+                f"{len(source.class_names):,}: {', '.join(source.class_names)}."
+            )
         labels, remark = match_classes(self.class_names, self.num_classes, source.class_names)
         if not remark:
             return source

@@ -16,10 +16,12 @@ from vit_jax.checkpoint import AVERAGED
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators.base import Evaluator
 from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluators.regression import Regression
 from vit_jax.grammar import parse
 
 EVALUATORS: dict[str, type[Evaluator]] = {
     "classification": Classification,
+    "regression": Regression,
 }
 
 

@@ -18,10 +18,21 @@ from vit_jax.errors import ConfigError
 from vit_jax.network import Network
 from vit_jax.objectives.base import Labels, Objective
 from vit_jax.objectives.classification import Classification
+from vit_jax.objectives.losses import LOSSES
+from vit_jax.objectives.regression import REGRESSION_LOSSES, Regression
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "classification": Classification,
+    "regression": Regression,
 }
+
+
+LOSS_NAMES = (*LOSSES, *REGRESSION_LOSSES)  # That `model.json` may name.
+
+
+def evaluators_of(loss: str) -> str:
+    """The evaluators that a model is measured by where none are named, by the loss of its training."""
+    return (Regression if loss in REGRESSION_LOSSES else Classification).EVALUATORS
 
 
 def register(name: str, objective: type[Objective]) -> None:
