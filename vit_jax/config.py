@@ -27,6 +27,7 @@ from vit_jax.kinds import (
     Count,
     Expression,
     FactorRule,
+    Few,
     Flag,
     Fraction,
     Kind,
@@ -128,7 +129,7 @@ class Data:
     max_skipped: Share = 0.1  # Share of the examples beyond which skipping ends the run.
     repeated_augmentation: whole(1) = 1  # Copies of an image in a batch, each augmented anew.
     eval_crop: one_of("resize", "center") = "resize"  # resize: the whole image.
-    eval_resize: whole(1) = 256  # The smaller side before the centre crop.
+    eval_resize: whole(1, 10_000) = 256  # The smaller side before the centre crop.
     interpolation: one_of("bilinear", "bicubic") = "bilinear"
     antialias: Flag = True  # False: the reference's resize, which does not.
     mean: tuple_of(Amount) = (0.5,)  # Of pixels in [0, 1], for all channels or for each.
@@ -137,8 +138,10 @@ class Data:
     value_range: Range = ()  # Of the values in files: (black, white); (): as their type says.
     dtype: one_of(*PIXEL_DTYPES) = "uint8"  # Of pixels on their way to the model; float32 is exact.
     max_image_gib: Positive = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
-    num_threads: Count = 0  # Decoding threads; 0: chosen from the number of cores.
-    num_workers: whole(-1) = -1  # Decoding processes besides; -1: chosen from the number of cores.
+    num_threads: Few = 0  # Decoding threads; 0: chosen from the number of cores.
+    num_workers: whole(
+        -1, 1000
+    ) = -1  # Decoding processes besides; -1: chosen from the number of cores.
     cache_gib: Amount = 0.0  # Of memory in each process, for decoded training images.
 
 
@@ -337,6 +340,7 @@ def validate(config: ConfigDict) -> None:
     check(config, Config)
     train_operations(config.data)
     _check_channels(config)
+    model_options(config, config.model.num_classes or 1)
     _check_sharpness(config.optimizer.sharpness)
     _check_objective(config)
     read_evaluators(config.evaluators)
