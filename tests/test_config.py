@@ -288,7 +288,7 @@ WHOLE_KEYS = [
 @pytest.mark.parametrize("key", [*WHOLE_KEYS, "model.depth", "model.channels", "model.width"])
 def test_no_whole_number_is_without_a_limit(key):
     config = default_config()
-    config.update_from_flattened_dict({key: HUGE})
+    config.update_from_flattened_dict({"model.name": "ViT-B/16", key: HUGE})
     with pytest.raises(ConfigError, match=re.escape(key)):
         validate(config)
 
@@ -307,6 +307,6 @@ def test_no_whole_number_is_without_a_limit(key):
 )
 def test_what_no_run_can_do_is_refused_before_the_data_is_read(key, value):
     config = default_config()
-    config.update_from_flattened_dict({key: value})
+    config.update_from_flattened_dict({"model.name": "ViT-B/16", key: value})
     with pytest.raises(ConfigError):
         validate(config)

@@ -14,7 +14,8 @@ FORMAT_VERSION = 1
 FILE_NAME = "model.json"
 DEFAULT_LOSS = "softmax"
 CROPS = ("resize", "center")
-INTERPOLATIONS = ("bilinear", "bicubic")
+AREA = "area"  # Each pixel is the mean over what it covers; `antialias` says nothing then.
+INTERPOLATIONS = ("bilinear", "bicubic", AREA)
 PIXEL_DTYPES = ("uint8", "float32")
 
 
@@ -81,6 +82,10 @@ class Preprocessing:
                     f"{', '.join(choices)}."
                 )
 
+    def at_side(self, side: int, of: int = 224) -> "Preprocessing":
+        """The same for images of another smaller side than `of`: the crop keeps its share."""
+        return dataclasses.replace(self, resize=round(self.resize * side / of))
+
     def for_channels(self, channels: int) -> "Preprocessing":
         """The same for so many channels: with averages, unless it has a value for each."""
         means: dict[str, Any] = {
@@ -113,11 +118,22 @@ def read_model_file(directory: str | os.PathLike[str]) -> ModelFile:
     try:
         return decode(storage.read(path))
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{path} is missing: {directory} is not a run's workdir.") from None
+        advice = _advice(directory) or f" {directory} is not a run's workdir."
+        raise CheckpointError(f"{path} is missing:{advice}") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
-        raise CheckpointError(f"{path} {error}") from error
+        raise CheckpointError(f"{path} {error}{_advice(directory)}") from error
+
+
+def _advice(directory: str | os.PathLike[str]) -> str:
+    """How a run's file, which is written at its start, is had again; "" where there is no run."""
+    if not storage.exists(storage.join(os.fspath(directory), "checkpoints")):
+        return ""
+    return (
+        f" {directory} has checkpoints, which this file describes. The run's own command writes the "
+        "same one at its start in another --workdir: copy it from there."
+    )
 
 
 def to_json(model_file: ModelFile) -> dict[str, Any]:

@@ -258,7 +258,9 @@ def content_of(picture: Picture) -> bytes | np.ndarray | Image.Image:
 def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.predict", "Tells the classes of pictures.")
-    parser.add_argument("model", metavar="MODEL", help="a workdir, an export, .npz, ...")
+    parser.add_argument(
+        "model", type=storage.expand, metavar="MODEL", help="a workdir, an export, .npz, ..."
+    )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, a folder, a glob, or -")
     add_model_flags(parser)
     parser.add_argument("--top_k", type=at_least_one, default=TOP_K, help="classes to tell: 5")
@@ -278,7 +280,9 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--format", choices=tuple(FORMATS), help="default: as --output ends, else text"
     )
     add_image_limit(parser)
-    parser.add_argument("--output", metavar="FILE", help="default: standard output")
+    parser.add_argument(
+        "--output", type=storage.expand, metavar="FILE", help="default: standard output"
+    )
     parser.add_argument(
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )

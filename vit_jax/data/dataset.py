@@ -18,7 +18,7 @@ from vit_jax.data.loading.order import Order
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
-from vit_jax.models.base import as_pair
+from vit_jax.models.base import ModelOptions, as_pair
 
 BLOCK = 32  # Neighbours that `data.shuffle=blocks` keeps together: some megabytes of photographs.
 
@@ -85,7 +85,8 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     is impossible.
     """
     data, num_classes = with_index(config.data, index_dir), config.model.num_classes
-    size, channels = as_pair("image_size", config.model.image_size), config.model.channels or 3
+    size = as_pair("image_size", config.model.image_size or ModelOptions.image_size)
+    channels = config.model.channels or 3
     transform = train_transform(data, size, channels)
     planned_classes = num_classes or (0 if data.source else data.num_classes)
     if not required and data.num_train_examples and planned_classes:

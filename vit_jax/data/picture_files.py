@@ -42,17 +42,22 @@ def _not_empty(name: str, paths: Iterator[str]) -> Iterator[str]:
         return itertools.chain([first], paths)
     if name == STANDARD_INPUT:
         raise DataError("Standard input names no files.")
-    if os.path.isdir(os.path.expanduser(name)):
+    if os.path.isdir(_path_of(name)):
         extensions = ", ".join(IMAGE_EXTENSIONS)
         raise DataError(f"{name}: this folder holds no image files ({extensions}).")
     raise DataError(f"{name!r}: there is no such file or folder, and as a glob it matches none.")
+
+
+def _path_of(name: str) -> str:
+    """A name that is there as it is written, else with `~` and environment variables replaced."""
+    return name if os.path.lexists(name) else storage.expand(name)
 
 
 def _find(name: str, listing: Iterable[bytes]) -> Iterator[str]:
     if name == STANDARD_INPUT:
         lines = (os.fsdecode(line.rstrip(b"\r\n")) for line in listing)
         return (line for line in lines if line)
-    path = os.path.expanduser(name)
+    path = _path_of(name)
     if os.path.isdir(path):
         return walk(path)
     # A file whose name looks like a glob is that file.

@@ -47,6 +47,7 @@ class Objective:
         annotated with `vit_jax.kinds`.
       EVALUATORS: those that run where `config.evaluators` is empty, in that key's grammar.
       BEST_METRIC: what the best checkpoint has most of; with "-" before it: least of.
+      CLASSIFIES: whether it trains the model's head; else the model has none.
       WEIGHS_CLASSES: whether `loss` heeds `labels.weights`.
     """
 
@@ -56,15 +57,17 @@ class Objective:
 
     EVALUATORS: ClassVar[str] = "classification"
     BEST_METRIC: ClassVar[str] = "eval/accuracy"
+    CLASSIFIES: ClassVar[bool] = True
     WEIGHS_CLASSES: ClassVar[bool] = False
 
-    def __init__(self, options: Any, network: Network, labels: Labels):
+    def __init__(self, options: Any, network: Network, labels: Labels, teacher: str = ""):
         """Allocates nothing.
 
         Args:
           options: an instance of `Options`.
           network: the model, as a function of its parameters.
           labels: the data's classes.
+          teacher: `config.init_teacher`, weights of a model that it learns from; "": none.
 
         Raises:
           ConfigError: the options do not fit the model or the data.
@@ -75,6 +78,7 @@ class Objective:
                 "out, or set --config.data.sampling."
             )
         self.options, self.network, self.labels = options, network, labels
+        self.teacher = teacher
 
     def init(self, key: jax.Array) -> dict:
         """Parameters of its own, float32: the subtree `objective` of the run's parameters.
@@ -92,6 +96,10 @@ class Objective:
     def abstract_frozen(self) -> dict:
         """Their shapes and types, with nothing read or allocated where that is dear."""
         return jax.eval_shape(self.frozen)
+
+    def digest(self) -> str:
+        """Of what its frozen arrays were read from: a run goes on with the same only."""
+        return ""
 
     def state(self, params: dict) -> dict:
         """Arrays that `update` changes and checkpoints keep, such as an averaged teacher.
@@ -138,6 +146,16 @@ class Objective:
         """
         del params, auxiliary
         return state
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The names of those values [B] of `loss` that are measured on evaluation data too."""
+        return ()
+
+    def pictures(self, params: dict, frozen: dict, batch: Batch) -> jax.Array | None:
+        """The input and the result of each example side by side, pixels [B, H, W, C]; None: none."""
+        del params, frozen, batch
+        return None
 
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """A prepared batch for people: pixels [B, H, W, C] in 0 … 255, and what captions say."""

@@ -37,8 +37,8 @@ class Classification(Objective):
                     "as 1; set it to 0."
                 )
 
-    def __init__(self, options: Options, network: Network, labels: Labels):
-        super().__init__(options, network, labels)
+    def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
+        super().__init__(options, network, labels, teacher)
         if labels.numeric:
             raise ConfigError(
                 "config.objective.name=classification needs classes, and the data has numbers: set "

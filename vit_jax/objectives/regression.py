@@ -47,8 +47,8 @@ class Regression(Objective):
     EVALUATORS = "regression"
     BEST_METRIC = "-eval/rmse"
 
-    def __init__(self, options: Options, network: Network, labels: Labels):
-        super().__init__(options, network, labels)
+    def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
+        super().__init__(options, network, labels, teacher)
         if labels.names and not labels.numeric:
             raise ConfigError(
                 "config.objective.name=regression needs numbers, and the data has classes: name a "
