@@ -52,7 +52,7 @@ from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.base import Setting
 from vit_jax.inference import Classifier, make_classifier, make_transform
 from vit_jax.models.base import ImageClassifier
-from vit_jax.objectives.losses import LOSSES
+from vit_jax.objectives import LOSS_NAMES, evaluators_of
 from vit_jax.sections import check
 from vit_jax.training.recorded import with_objective
 from vit_jax.training.workdir import index_directory
@@ -60,7 +60,6 @@ from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
 COLUMNS = ("model", "checkpoint", "data", "images", "accuracy", "top-5", "loss", "images/s")
-DEFAULT_EVALUATORS = "classification"
 # Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
 KEYS = (
     "source",
@@ -138,7 +137,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )
     parser.add_argument(
-        "--loss", choices=tuple(LOSSES), help="default: the one that it was trained with"
+        "--loss", choices=LOSS_NAMES, help="default: the one that it was trained with"
     )
     parser.add_argument(
         "--evaluators", default="", help="default: classification; see docs/evaluation.md"
@@ -202,7 +201,7 @@ def read_run_config(file: str) -> tuple[ConfigDict, str]:
         recorded = recorded_values(config)
         data.update({key: recorded[name] for key in data if (name := f"data.{key}") in recorded})
         loss = recorded["objective.loss"] or ""  # Other objectives have none; the model says one.
-        if loss not in ("", *LOSSES):
+        if loss not in ("", *LOSS_NAMES):
             raise ValueError(f"loss={loss!r}")
         return data, loss
     except FileNotFoundError:
@@ -229,7 +228,7 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     if text and step is not None:
         setting, params, frozen = with_objective(setting, params, task.model, step, ema=ema)
     try:
-        metrics = measure(text or DEFAULT_EVALUATORS, setting, params, frozen)
+        metrics = measure(text or evaluators_of(setting.loss), setting, params, frozen)
     except ClassesDifferError as error:
         advice = "" if flags.ignore_class_names else SAME_CLASSES
         raise DataError(f"{task.model} does not fit {error}{advice}") from None
@@ -262,7 +261,7 @@ def open_setting(
     config = task.data.copy_and_resolve_references()
     config.update(on_error="skip", max_skipped=1.0)  # They are counted, and the exit code says so.
     options, mesh, loss = model.options, classifier.network.mesh, task.loss or model.loss
-    if loss not in LOSSES:
+    if loss not in LOSS_NAMES:
         raise ConfigError(f"{task.model} was trained with an unknown loss, {loss!r}: add --loss.")
     data = EvaluationData(
         config=config,
@@ -385,12 +384,11 @@ def run(arguments: Sequence[str]) -> int:
             print(row.format(*COLUMNS))
         print(row.format(*cells(task, results[-1])), flush=True)
         for name, value in results[-1].metrics.items():
-            if not name.startswith("eval/"):  # Those are in the row.
+            if name.removeprefix("eval/") not in (*CLASSIFICATION, "skipped"):
                 print(f"  {name} {value:.6g}", flush=True)
         write_results(results, flags)
-    if len(results) < len(tasks):
-        return USER_ERROR
-    return SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
+    complete = SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
+    return complete if len(results) == len(tasks) else USER_ERROR
 
 
 def main(arguments: Sequence[str]) -> int:
