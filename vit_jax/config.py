@@ -46,6 +46,7 @@ from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
 from vit_jax.sections import check, section_of
 from vit_jax.weights.resampling import POSITION_RESIZES, is_grid
+from vit_jax.writers import WRITERS
 
 logger = logging.getLogger(__name__)
 
@@ -70,40 +71,6 @@ Range = Annotated[
     Kind("(lowest, highest), two numbers such as (0.0, 4095.0), or () for none", is_value_range),
 ]
 Grid = Annotated[tuple, Kind("(rows, columns), or () for none", _is_grid_or_none)]
-
-# Keys and sections of earlier versions -> what they are called now.
-MOVED = {
-    "loss": "objective.loss",
-    "label_smoothing": "objective.label_smoothing",
-    "mixing": "objective.mixing",
-}
-
-# Keys whose default is not what versions before them did -> what those did.
-EARLIER = {
-    "data.holding_out": "hash",
-    "ema_warmup": True,
-    "model.matmul_precision": "default",
-    "optimizer.gradient_dtype": "model",
-    "optimizer.sharpness.shares": 1,
-}
-
-
-def recorded_values(content: dict) -> dict[str, Any]:
-    """The flat values of a recorded config by their present names, completed by `EARLIER`."""
-    return EARLIER | by_present_names(content)
-
-
-def by_present_names(content: dict) -> dict[str, Any]:
-    """The flat values of a recorded config, as it has them, by their present names."""
-    return {current_name(key): value for key, value in flatten(content).items()}
-
-
-def current_name(key: str) -> str:
-    """The present name of a key of an earlier version; any other key's own name."""
-    for old, new in MOVED.items():
-        if key == old or key.startswith(f"{old}."):
-            return new + key.removeprefix(old)
-    return key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,6 +204,14 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
+class Log:
+    """`config.log`: who gets the metrics, beside the workdir's files and TensorBoard's."""
+
+    writers: tuple_of(one_of(*WRITERS)) = ()  # See docs/training.md.
+    project: Text = "vit_jax"  # Under which they keep the run; an experiment, with MLflow.
+
+
+@dataclasses.dataclass(frozen=True)
 class Profile:
     """`config.profile`: a trace for TensorBoard's profiler."""
 
@@ -293,6 +268,7 @@ class Config:
     schedule: Schedule = Schedule()
     sweep: Sweep = Sweep()
     mesh: Mesh = Mesh()
+    log: Log = Log()
     profile: Profile = Profile()
 
 

@@ -16,8 +16,6 @@ from ml_collections import ConfigDict
 import vit_jax
 from vit_jax.choices import Choices, chosen_options
 from vit_jax.config import (
-    MOVED,
-    current_name,
     declare_options,
     default_config,
     flatten,
@@ -25,6 +23,7 @@ from vit_jax.config import (
     resolved,
 )
 from vit_jax.durations import DURATIONS, UNITS
+from vit_jax.earlier import MOVED, current_name
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.kinds import shortened, shown
 from vit_jax.optimizer import OPTIMIZERS

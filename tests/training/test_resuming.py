@@ -5,8 +5,9 @@ import json
 import pytest
 from etils import epath
 
-from vit_jax.config import EARLIER, default_config, flatten, lookup
+from vit_jax.config import default_config, flatten, lookup
 from vit_jax.config_file import chosen_keys
+from vit_jax.earlier import EARLIER
 from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.training import workdir
 from vit_jax.training.resuming import OF_THIS_START, as_recorded

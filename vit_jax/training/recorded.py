@@ -10,8 +10,9 @@ import jax
 
 from vit_jax import objectives, storage
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import declare_options, default_config, recorded_values
+from vit_jax.config import declare_options, default_config
 from vit_jax.devices import sharding
+from vit_jax.earlier import recorded_values
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators.base import Setting
 from vit_jax.network import Network

@@ -21,16 +21,14 @@ from orbax.checkpoint.utils import checkpoint_steps
 from vit_jax import objectives
 from vit_jax.choices import chosen_options
 from vit_jax.config import (
-    EARLIER,
-    by_present_names,
     declare_options,
     default_config,
     flatten,
     model_options,
-    recorded_values,
     validate,
 )
 from vit_jax.config_file import PATH_KEYS
+from vit_jax.earlier import EARLIER, by_present_names, recorded_values
 from vit_jax.errors import CheckpointError
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
