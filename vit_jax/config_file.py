@@ -35,6 +35,7 @@ CONFIGS = "configs"  # The folder of the package's own.
 PATH_KEYS: dict[str, Callable[[str], str]] = {
     "init": expand,
     "init_head_map": expand,
+    "init_teacher": expand,
     "data.source": expand_source,
     "data.data_dir": expand,
     "data.index_dir": expand,

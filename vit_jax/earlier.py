@@ -1,4 +1,6 @@
-"""Configs of earlier versions: what keys were called, and what defaults were."""
+"""Configs that earlier versions recorded, in terms of this one."""
+
+from __future__ import annotations
 
 from typing import Any
 

@@ -4,17 +4,18 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any
+from typing import Annotated, Any
 
 from vit_jax import storage
 from vit_jax.errors import CheckpointError, ConfigError
-from vit_jax.kinds import is_number
+from vit_jax.kinds import Kind, is_number
 
 FORMAT_VERSION = 1
 FILE_NAME = "model.json"
 DEFAULT_LOSS = "softmax"
 CROPS = ("resize", "center")
-INTERPOLATIONS = ("bilinear", "bicubic")
+AREA = "area"  # Each pixel is the mean over what it covers; `antialias` says nothing then.
+INTERPOLATIONS = ("bilinear", "bicubic", AREA)
 PIXEL_DTYPES = ("uint8", "float32")
 
 
@@ -24,6 +25,12 @@ def is_value_range(value: Any) -> bool:
         return False
     numbers = [number for number in value if is_number(number)]
     return not value or (len(numbers) == 2 and numbers[0] < numbers[1])
+
+
+Range = Annotated[
+    tuple,
+    Kind("(lowest, highest), two numbers such as (0.0, 4095.0), or () for none", is_value_range),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +81,10 @@ class Preprocessing:
                     f"preprocessing {field}={getattr(self, field)!r}: must be one of "
                     f"{', '.join(choices)}."
                 )
+
+    def at_side(self, side: int, of: int = 224) -> "Preprocessing":
+        """The same for images of another smaller side than `of`: the crop keeps its share."""
+        return dataclasses.replace(self, resize=round(self.resize * side / of))
 
     def for_channels(self, channels: int) -> "Preprocessing":
         """The same for so many channels: with averages, unless it has a value for each."""

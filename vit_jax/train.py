@@ -16,12 +16,12 @@ from vit_jax import config as config_lib
 from vit_jax.checkpoint import Checkpoints, TrainState
 from vit_jax.checkpoint_errors import check_path
 from vit_jax.data.dataset import open_dataset, with_index
-from vit_jax.data.sources.examples import digest_of
 from vit_jax.data.split_checks import check_run
 from vit_jax.devices import distributed, sharding
 from vit_jax.errors import PreemptedError
 from vit_jax.model_file import write_model_file
 from vit_jax.training import claim, workdir
+from vit_jax.training.architecture import with_architecture
 from vit_jax.training.beginning import Beginning, find_beginning
 from vit_jax.training.clock import Kind
 from vit_jax.training.early_stopping import Patience, open_patience
@@ -71,6 +71,7 @@ def run(
         check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)
         config = as_recorded(config, directory, chosen)
+    config = with_architecture(config, cached_only=dry_run)
     mesh = sharding.build_mesh(config.mesh)
     check_batch(config, mesh)
     index_dir = "" if dry_run else workdir.index_directory(directory)
@@ -100,15 +101,13 @@ def run_experiment(
     stop: threading.Event,
 ) -> dict[str, float]:
     """Trains in the workdir `directory`; result and errors as in and of `run`."""
-    config, num_examples = experiment.config, experiment.dataset.num_examples
-    directory = epath.Path(directory)
+    config, directory = experiment.config, epath.Path(directory)
     workdir.enable_compilation_cache(directory)
     best = evaluation.best_metric
     checkpoints = Checkpoints(directory, keep=config.keep_checkpoints, best_metric=best)
     start = checkpoints.latest_step
     evaluation = evaluation.recorded_in(directory, start)
-    digest = digest_of(experiment.dataset.examples)
-    workdir.record_config(directory, config, num_examples, digest, best, resuming=start > 0)
+    workdir.record_config(directory, config, experiment.inputs, best, resuming=start > 0)
     state = beginning.state(experiment, checkpoints)
     frozen = load_frozen(experiment.objective, experiment.frozen)
     if jax.process_index() == 0:

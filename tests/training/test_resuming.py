@@ -26,7 +26,11 @@ def resume(tmp_path):
 
     def started_with(*without, **values):
         workdir.record_config(
-            epath.Path(tmp_path), config_of(**values), 64, "", "eval/accuracy", resuming=False
+            epath.Path(tmp_path),
+            config_of(**values),
+            workdir.Inputs(64, ""),
+            "eval/accuracy",
+            resuming=False,
         )
         path = tmp_path / "config.json"
         content = json.loads(path.read_text())

@@ -17,11 +17,12 @@ BEST = "eval/accuracy"
 def recorded(tmp_path):
     """A function that records a config with some keys set, as a run or as its resumption."""
 
-    def record(*, resuming=True, num_train_examples=64, **values):
+    def record(*, resuming=True, num_train_examples=64, teacher="", **values):
         config = default_config()
         config.update_from_flattened_dict(values)
-        path, digest = epath.Path(tmp_path), f"of {num_train_examples}"
-        workdir.record_config(path, config, num_train_examples, digest, BEST, resuming=resuming)
+        path = epath.Path(tmp_path)
+        inputs = workdir.Inputs(num_train_examples, f"of {num_train_examples}", teacher)
+        workdir.record_config(path, config, inputs, BEST, resuming=resuming)
 
     record(resuming=False)
     return record
@@ -66,7 +67,8 @@ def test_config_json_has_every_key_and_the_versions(recorded, tmp_path):
     objective = {"name": "classification", "loss": "softmax", "label_smoothing": 0.0}
     expected = json.loads(default_config().to_json())
     found = content["config"]
-    assert found["objective"] == {**objective, "mixing": mixing}
+    chosen = {key: value for key, value in found["objective"].items() if value is not None}
+    assert chosen == {**objective, "mixing": mixing}
     assert flatten(found).keys() - flatten(objective | mixing) >= flatten(expected).keys() - {
         key for key in flatten(expected) if key.startswith("objective.")
     }
@@ -184,7 +186,9 @@ def test_a_pair_equals_the_list_it_is_stored_as(tmp_path, caplog):
     for resuming in (False, True):
         config = default_config()
         config.model.image_size = (64, 32)
-        workdir.record_config(epath.Path(tmp_path), config, 64, "", BEST, resuming=resuming)
+        workdir.record_config(
+            epath.Path(tmp_path), config, workdir.Inputs(64, ""), BEST, resuming=resuming
+        )
     assert not caplog.records
 
 
@@ -223,3 +227,10 @@ def test_keys_that_an_older_version_did_not_know_had_their_defaults(recorded, tm
     path.write_text(json.dumps(stored))
     with pytest.raises(CheckpointError, match=r"config\.data\.classes=\[\], not \['1', '2'\]"):
         recorded(**{"data.classes": ("1", "2")})
+
+
+def test_another_teacher_is_refused_on_resume(recorded):
+    recorded(resuming=False, teacher="one")
+    recorded(teacher="one")
+    with pytest.raises(CheckpointError, match="another teacher"):
+        recorded(teacher="two")

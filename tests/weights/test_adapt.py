@@ -441,7 +441,7 @@ def test_the_report_is_a_table(path):
     assert len(lines) == 2 + 24 + 1
     assert lines[-1] == (
         "Assumed, as nothing says it: gelu='tanh', pooling='token', "
-        "pixels are normalised to [-1, 1]."
+        "pixels are normalised to [-1, 1], of whole pictures resized (bilinear, not antialiased)."
     )
     assert "  fresh    head/kernel                    32×10        32×7" in text
 

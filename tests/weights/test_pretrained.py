@@ -71,7 +71,6 @@ def test_the_list_is_searched_by_every_name():
 def test_models_to_fine_tune_begin_with_the_papers_weights():
     assert start_of("ViT-B/16") == "hf:timm/vit_base_patch16_224.orig_in21k"
     assert start_of("ViT-S/16") == "hf:timm/vit_small_patch16_224.augreg_in21k"
-    assert start_of("BiT-R50x1") == "hf:timm/resnetv2_50x1_bit.goog_in21k"
     assert start_of("Axial-ViT-B/16") == ""
 
 

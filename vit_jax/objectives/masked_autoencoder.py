@@ -102,8 +102,8 @@ class MaskedAutoencoder(Objective):
         decoder_depth: whole(1) = 8
         decoder_heads: whole(1) = 16
 
-    def __init__(self, options: Options, network: Network, labels: Labels):
-        super().__init__(options, network, labels)
+    def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
+        super().__init__(options, network, labels, teacher)
         self.model = patch_pixels.require_sequence(network.options, "masked_autoencoder")
         self.patch = patch_pixels.pixels_of_a_patch(self.model)
         count = self.model.num_patches

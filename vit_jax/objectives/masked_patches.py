@@ -146,8 +146,8 @@ class MaskedPatches(Objective):
         target: one_of(*TARGETS) = MEAN_COLOR  # downsized: 4×4 colours; pixels: regression
         corruption_rate: Fraction = 0.5  # Share of the patches; 0.15 in the paper's ablation.
 
-    def __init__(self, options: Options, network: Network, labels: Labels):
-        super().__init__(options, network, labels)
+    def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
+        super().__init__(options, network, labels, teacher)
         model = patch_pixels.require_patches(network.options, "masked_patches")
         patch = patch_pixels.pixels_of_a_patch(model)
         self.grid, self.width = model.grid, model.width

@@ -56,8 +56,8 @@ class SelfDistillation(Objective):
         teacher_momentum: number(0, 1) = 0.996
         center_momentum: number(0, 1) = 0.9
 
-    def __init__(self, options: Options, network: Network, labels: Labels):
-        super().__init__(options, network, labels)
+    def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
+        super().__init__(options, network, labels, teacher)
         self.model = patch_pixels.require_sequence(network.options, "self_distillation")
         height, width = patch_pixels.pixels_of_a_patch(self.model)
         wanted = options.local_size or self.model.image_size[0] * 3 // 7

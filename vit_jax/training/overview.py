@@ -27,7 +27,7 @@ def describe_run(experiment: Experiment) -> str:
     """The model, data, batch, durations and learning rate of a run, and tables of parameters."""
     config, options, state = experiment.config, experiment.options, experiment.state
     durations, mesh = experiment.durations, experiment.mesh
-    num_examples = experiment.dataset.num_examples
+    num_examples, balance = experiment.dataset.num_examples, experiment.dataset.balance
     num_params = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
     images = [*describe_training(config.data), *experiment.objective.describe_images()]
     images.append(describe_normalization(experiment.preprocessing))
@@ -36,6 +36,7 @@ def describe_run(experiment: Experiment) -> str:
         f"{options.image_size[0]}x{options.image_size[1]} px: {format_count(num_params)} "
         f"parameters, {options.macs() / 1e9:.3g} GMACs per image, computing in {options.dtype}",
         "data": f"{config.data.source or '(not named yet)'}, {num_examples:,} examples an epoch",
+        "classes": NEXT_COLUMN.join(balance.describe() if balance else ()),
         "images": NEXT_COLUMN.join(images),
         "batch": describe_batch(config, mesh),
         "length": describe_durations(config, durations, num_examples),

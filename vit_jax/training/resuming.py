@@ -53,6 +53,7 @@ IDENTITY = (
     "data.holding_out",
     "data.fold",
     "data.shuffle",
+    "data.sampling",
     "data.exclude",
     "data.max_train_examples",
 )
@@ -122,7 +123,9 @@ def as_recorded(
     # Options belong to the choice that they were set for: another schedule takes none of them.
     left = (*OF_THIS_START, *(name.removesuffix("name") for name in names))
     taken = {k for k in recorded.keys() - set(chosen) if not k.startswith(left)}
-    differing = sorted(k for k in taken if recorded[k] != now.get(k) and now.get(k) != AUTO)
+    differing = sorted(
+        k for k in taken if recorded[k] != now.get(k) and now.get(k) not in (AUTO, None)
+    )
     if differing:
         logger.warning(
             "The run goes on as %s has it, with %s: set what shall change on the command line.",

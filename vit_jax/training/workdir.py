@@ -4,6 +4,7 @@ import logging
 import os
 import uuid
 from importlib import metadata
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -89,45 +90,68 @@ def enable_compilation_cache(directory: epath.Path) -> None:
         jax.config.update("jax_compilation_cache_dir", str(directory / "compilation_cache"))
 
 
+class Inputs(NamedTuple):
+    """What goes into a run besides its config.
+
+    Attributes:
+      num_train_examples: of the data.
+      data_digest: of its list, see `vit_jax.data.sources.examples.digest_of`.
+      objective_digest: of what the objective read, such as a teacher's weights; "": nothing.
+    """
+
+    num_train_examples: int
+    data_digest: str
+    objective_digest: str = ""
+
+
 def record_config(
     directory: epath.Path,
     config: ConfigDict,
-    num_train_examples: int,
-    data_digest: str,
+    inputs: Inputs,
     best_metric: str,
     *,
     resuming: bool,
 ) -> None:
-    """Writes `config.json`: the resolved config, the data's size and digest, packages' versions.
+    """Writes `config.json`: the resolved config, what goes into the run, packages' versions.
 
     `best_metric` is the one that the config's stands for.
 
     When a run is resumed, differences from the config and the data it had are logged; raises
     CheckpointError for one that would make it another run. The same data may lie elsewhere.
     """
+    size_now, digest_now = inputs.num_train_examples, inputs.data_digest
     path = directory / "config.json"
     current = as_json(config) | {"best_metric": best_metric}
     if resuming and path.exists():
         record = read_record(path)
         size, digest = record.get("num_train_examples"), record.get("data_digest")
-        moved = digest == data_digest or config.data.allow_changes
+        moved = digest == digest_now or config.data.allow_changes
+        _check_objective(path, record.get("objective_digest"), inputs.objective_digest)
         check_same_run(path, current, moved=moved)
-        if size not in (None, num_train_examples):
+        if size not in (None, size_now):
             logger.warning(
                 "The data had %s training examples before this resume and has %s now: from here on "
                 "their order is another one.",
                 f"{size:,}",
-                f"{num_train_examples:,}",
+                f"{size_now:,}",
             )
-        elif digest not in (None, data_digest):
+        elif digest not in (None, digest_now):
             logger.warning(
                 "The names or labels of the training examples are others than before this resume."
             )
     distributed.gather(0)  # All have read the file before it changes.
     if jax.process_index() == 0:
-        record = {"config": current, "num_train_examples": num_train_examples}
-        record |= {"data_digest": data_digest, "versions": package_versions()}
+        record = {"config": current, **inputs._asdict(), "versions": package_versions()}
         write_json(path, record)
+
+
+def _check_objective(path: epath.Path, before: str | None, now: str) -> None:
+    if before not in (None, now):
+        raise CheckpointError(
+            f"{path} was recorded with another teacher than --config.init_teacher is now: name the "
+            "one that the run began with, or begin another run in a new --workdir, with "
+            "--config.init."
+        )
 
 
 def package_versions() -> dict[str, str]:

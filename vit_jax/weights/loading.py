@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from vit_jax import hub
 from vit_jax.class_mapping import ClassMapping
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import DEFAULT_LOSS, ModelFile
+from vit_jax.model_file import DEFAULT_LOSS, ModelFile, read_model_file
 from vit_jax.models import registry
 from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.parameters import OBJECTIVE
@@ -121,6 +121,18 @@ def read_initial_weights(
     return read_weights(path, hints, checkpoint=checkpoint, ema=ema, cached_only=cached_only)
 
 
+def read_description(
+    path: str | os.PathLike[str], hints: Hints, *, cached_only: bool = False
+) -> ModelFile:
+    """The description of the model at `path`; of a run without reading its parameters.
+
+    Args and errors as of `vit_jax.weights.formats.read_weights`.
+    """
+    if is_workdir(path):
+        return read_model_file(path)
+    return read_weights(path, hints, cached_only=cached_only).model_file
+
+
 def fit_weights(
     weights: Weights,
     options: ModelOptions,
@@ -205,8 +217,7 @@ def describe(weights: Weights, options: ModelOptions) -> ModelFile:
     file, preprocessing = weights.model_file, weights.model_file.preprocessing
     preprocessing = preprocessing.for_channels(options.channels)
     old_side, new_side = min(weights.options.image_size), min(options.image_size)
-    resize = round(preprocessing.resize * new_side / old_side)  # The crop keeps its share.
-    preprocessing = dataclasses.replace(preprocessing, resize=resize)
+    preprocessing = preprocessing.at_side(new_side, old_side)
     same_classes = options.num_classes == weights.options.num_classes
     return ModelFile(
         name=file.name,

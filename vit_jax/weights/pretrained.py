@@ -15,11 +15,10 @@ from vit_jax.models import registry
 from vit_jax.models.base import as_pair
 
 OWNER = "timm"
-ORIGINAL, AUGREG, GOOGLE = "orig_in21k", "augreg_in21k", "goog_in21k"
 # Measured with each file's own preprocessing.
 TOP1_SOURCE = "timm's results/results-imagenet.csv, huggingface/pytorch-image-models at 0173a139"
 # To fine-tune from: the paper's own weights where they are on the Hub, else the nearest to them.
-BEST_STARTS = (ORIGINAL, AUGREG, GOOGLE)
+BEST_STARTS = ("orig_in21k", "augreg_in21k")
 
 
 class Pretrained(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.model_file import AREA, ModelFile, Preprocessing
 from vit_jax.models.base import as_pair
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS
@@ -52,6 +52,7 @@ POOLINGS = {"token": CLASS_TOKEN_POOLING, "avg": AVERAGE_POOLING, "map": ATTENTI
 SIZES = {"num_classes": "num_classes", "num_heads": "num_heads"}  # timm's name -> ours
 DEFAULT_INPUT_SIZE = (3, 224, 224)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic", "box": AREA}
 ACTIVATIONS = {"gelu": "erf", "gelu_tanh": "tanh"}
 
 # Our names -> timm's, where it has the same model; others are built from their arguments.
@@ -223,7 +224,7 @@ def preprocessing_of(given: Mapping[str, Any], side: int) -> Preprocessing:
         std=tuple(given.get("std", IMAGENET_STD)),
         crop="resize" if squash else "center",
         resize=math.floor(side / given.get("crop_pct", 0.875)),
-        interpolation="bilinear" if given.get("interpolation") == "bilinear" else "bicubic",
+        interpolation=INTERPOLATIONS.get(given.get("interpolation", ""), "bicubic"),
     )
 
 
@@ -239,6 +240,8 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     write, target = tensor_file.writer(tensors, entries), pathlib.Path(path)
     if target.suffix == ".safetensors":
         return {target: write}
+    if remark := metadata.resize_remark(model_file.preprocessing, "timm's transforms"):
+        logger.warning("Note: %s.", remark)
     config = json_text(timm_config(options, model_file))
     return {target / "model.safetensors": write, target / "config.json": config}
 
@@ -289,7 +292,7 @@ def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
             "custom_load": False,
             "input_size": (options.channels, *options.image_size),
             "fixed_input_size": True,
-            "interpolation": preprocessing.interpolation,
+            "interpolation": invert(INTERPOLATIONS)[preprocessing.interpolation],
             "crop_pct": crop_percentage(preprocessing, min(options.image_size)),
             "crop_mode": "squash" if preprocessing.crop == "resize" else "center",
             "mean": per_channel(preprocessing.mean, options.channels),

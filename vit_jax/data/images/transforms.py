@@ -120,7 +120,9 @@ def preprocessing_of(data: ml_collections.ConfigDict) -> Preprocessing:
         std=tuple(data.std),
         crop=data.eval_crop,
         resize=data.eval_resize,
-        interpolation=data.interpolation,
+        interpolation=data.interpolation
+        if data.eval_interpolation == "same"
+        else data.eval_interpolation,
         antialias=data.antialias,
         bit_depth=data.bit_depth,
         value_range=tuple(data.value_range),
