@@ -16,7 +16,7 @@ from vit_jax.console import Console, format_line, python_command
 from vit_jax.devices import hardware
 from vit_jax.errors import DataError, NonFiniteLossError
 from vit_jax.training import clock as clocks
-from vit_jax.training.clock import Clock, Kind, Throughput
+from vit_jax.training.clock import STEPS_IN_FLIGHT, Clock, Kind, Throughput
 from vit_jax.training.experiment import Experiment
 from vit_jax.training.metrics_files import MetricsWriter
 from vit_jax.writers import Writers, open_writers
@@ -24,7 +24,6 @@ from vit_jax.writers import Writers, open_writers
 logger = logging.getLogger(__name__)
 
 SLOW_DATA = 0.25  # Share of the time spent waiting for data from which on advice is given.
-STEPS_IN_FLIGHT = 2  # The host dispatches so many steps ahead of the metrics that it reads.
 TRAINING_FLOPS_PER_MAC = 6  # 2 per multiply-accumulate; backward costs twice the forward pass.
 
 
