@@ -16,7 +16,7 @@ from tests.published import logits, parameters, random_model
 from tests.runs import ROOT, read_metrics
 from tests.workdirs import CLASSES, TINY, write_workdir
 from vit_jax import evaluate as command
-from vit_jax import train
+from vit_jax import inference, train
 from vit_jax.config import default_config
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
@@ -193,8 +193,8 @@ def test_several_models_make_one_table(model, images, tmp_path, capsys):
 def test_the_speed_is_that_of_all_images_since_the_first_batch(monkeypatch):
     """Three batches of two images, a second each after the first, which waits for the compiler."""
     hands = iter([100.0, 101.0, 102.0, 103.0])
-    monkeypatch.setattr(command.time, "perf_counter", lambda: next(hands))
-    stopwatch = command.Stopwatch()
+    monkeypatch.setattr(inference.time, "perf_counter", lambda: next(hands))
+    stopwatch = inference.Stopwatch()
     assert list(stopwatch.time((batch for batch in [{}, {}, {}]), 6)) == [{}, {}, {}]
     assert stopwatch.images_per_second == 6 / (103 - 100)
 

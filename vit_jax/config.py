@@ -48,6 +48,7 @@ from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
 from vit_jax.sections import check, section_of
 from vit_jax.weights.resampling import POSITION_RESIZES, is_grid
+from vit_jax.writers import WRITERS
 
 logger = logging.getLogger(__name__)
 
@@ -206,6 +207,14 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
+class Log:
+    """`config.log`: who gets the metrics, beside the workdir's files and TensorBoard's."""
+
+    writers: tuple_of(one_of(*WRITERS)) = ()  # See docs/training.md.
+    project: Text = "vit_jax"  # Under which they keep the run; an experiment, with MLflow.
+
+
+@dataclasses.dataclass(frozen=True)
 class Profile:
     """`config.profile`: a trace for TensorBoard's profiler."""
 
@@ -261,6 +270,7 @@ class Config:
     schedule: Schedule = Schedule()
     sweep: Sweep = Sweep()
     mesh: Mesh = Mesh()
+    log: Log = Log()
     profile: Profile = Profile()
 
 

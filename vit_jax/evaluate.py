@@ -14,10 +14,8 @@ import dataclasses
 import io
 import json
 import logging
-import math
 import sys
-import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -50,7 +48,7 @@ from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.escaping import csv_row, printable
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.base import Setting
-from vit_jax.inference import Classifier, make_classifier, make_transform
+from vit_jax.inference import Classifier, Stopwatch, make_classifier, make_transform
 from vit_jax.models.base import ImageClassifier
 from vit_jax.objectives import LOSS_NAMES, evaluators_of
 from vit_jax.sections import check
@@ -255,7 +253,7 @@ def open_setting(
     model: ImageClassifier,
     classifier: Classifier,
     flags: argparse.Namespace,
-    stopwatch: "Stopwatch",
+    stopwatch: Stopwatch,
 ) -> Setting:
     """The setting of evaluators for a model: its function, and its data labelled by its classes."""
     config = task.data.copy_and_resolve_references()
@@ -286,26 +284,6 @@ def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str
         numbers = evaluator.bind(setting)(params, frozen).numbers
         metrics |= {f"{evaluator.prefix}/{name}": value for name, value in numbers.items()}
     return metrics
-
-
-class Stopwatch:
-    """Times what is done with batches, but for compiling, which the first one waits for."""
-
-    def __init__(self) -> None:
-        self._images, self._start = 0, math.inf
-
-    def time(self, batches: Generator[dict], count: int) -> Generator[dict]:
-        """The same batches, of `count` images."""
-        self._images += count
-        with contextlib.closing(batches):
-            for batch in batches:
-                yield batch
-                self._start = min(self._start, time.perf_counter())
-
-    @property
-    def images_per_second(self) -> float:
-        """Of all images so far, since the first batch was on its way."""
-        return self._images / (time.perf_counter() - self._start)
 
 
 # ------------------------------------------------------------------------------------- results
