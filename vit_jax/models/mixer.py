@@ -91,4 +91,8 @@ class Mixer(ImageClassifier):
             return tokens, {BLOCK_OUTPUTS: tokens} if BLOCK_OUTPUTS in capture else {}
 
         tokens, captured = scan_blocks(self.blocks, constrain(patches), None, apply, self.options)
-        return mean_pool(self.norm(tokens)), {PATCH_EMBEDDINGS: patches, **captured}
+        return mean_pool(self.normalize_tokens(tokens)), {PATCH_EMBEDDINGS: patches, **captured}
+
+    def normalize_tokens(self, tokens: jax.Array) -> jax.Array:
+        """See `ImageClassifier.normalize_tokens`."""
+        return self.norm(tokens)

@@ -352,10 +352,13 @@ class VisionTransformer(ImageClassifier):
 
         return scan_blocks(self.blocks, tokens, (keys, drop_rates(options)), apply, options)
 
+    def normalize_tokens(self, tokens: jax.Array) -> jax.Array:
+        """See `ImageClassifier.normalize_tokens`."""
+        return tokens if self.options.norm_after_pooling else self.norm(tokens)
+
     def pool(self, tokens: jax.Array) -> jax.Array:
         """Tokens [B, S, D] of the last block -> representation [B, R] float32 (equation 4)."""
-        options = self.options
-        tokens = tokens if options.norm_after_pooling else self.norm(tokens)
+        options, tokens = self.options, self.normalize_tokens(tokens)
         if options.pooling == CLASS_TOKEN_POOLING:
             pooled = tokens[:, 0]
         elif options.pooling == AVERAGE_POOLING:
