@@ -150,7 +150,7 @@ def measure_stages(
         for augment in augmentations:
             array = timed("augment", augment, array, rng)
         if images is None:
-            images = np.empty((config.batch_size, *array.shape), np.uint8)
+            images = np.empty((config.batch_size, *array.shape), array.dtype)
         timed("assemble", images.__setitem__, count % len(images), array)
         count += 1
 

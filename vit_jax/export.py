@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from vit_jax import hub
+from vit_jax import hub, storage
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.command_line import DONE, Parser, add_model_flags, parse_options, run_command
 from vit_jax.errors import ConfigError
@@ -37,9 +37,14 @@ logger = logging.getLogger("vit_jax")
 def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.export", "Writes a model in another format.")
-    parser.add_argument("source", metavar="SOURCE", help="a workdir, an export, .npz, ...")
     parser.add_argument(
-        "destination", metavar="DESTINATION", help="the file or folder, or hf:USER/NAME"
+        "source", type=storage.expand, metavar="SOURCE", help="a workdir, an export, .npz, ..."
+    )
+    parser.add_argument(
+        "destination",
+        type=storage.expand,
+        metavar="DESTINATION",
+        help="the file or folder, or hf:USER/NAME",
     )
     parser.add_argument(
         "--format",

@@ -87,6 +87,14 @@ def test_the_config_says_how_training_examples_are_loaded():
     assert np.median(spread) < 32, "neighbours stay together"
 
 
+@pytest.mark.parametrize(("limit", "count"), [(0, 1000), (300, 300), (5000, 1000)])
+def test_a_plan_without_the_data_counts_what_a_run_would_train_on(limit, count):
+    config = tiny.get_config()
+    config.data.update(source="", num_train_examples=1000, num_classes=7, max_train_examples=limit)
+    dataset = open_dataset(config, required=False)
+    assert (dataset.source, dataset.num_examples, dataset.num_classes) == (None, count, 7)
+
+
 def opened_of(**values):
     """Evaluation splits of the digits, or of another source."""
     data = tiny.get_config().data

@@ -7,6 +7,7 @@ Each function here makes one gradient function of another. Losses carry their ex
 the whole batch, so that sums over parts of it are its means.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -78,8 +79,10 @@ def micro_gradient(objective: Objective, trainable: TrainablePart, shardings: di
         part: dict, params: dict, frozen: dict, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, dict]:
         params = trainable.insert(part, params)
-        losses, auxiliary = objective.loss(params, frozen, batch, key)
-        means = {n: jnp.tensordot(batch["weight"], v, axes=1) for n, v in auxiliary.items()}
+        with objective.network.options.in_precision():
+            losses, auxiliary = objective.loss(params, frozen, batch, key)
+        weigh = functools.partial(jnp.tensordot, batch["weight"], axes=1, precision="highest")
+        means = jax.tree.map(weigh, auxiliary)
         return jnp.sum(losses * batch["weight"]), means
 
     def gradient(

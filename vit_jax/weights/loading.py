@@ -12,6 +12,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from vit_jax import hub
+from vit_jax.class_mapping import ClassMapping
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile, read_model_file
 from vit_jax.models import registry
@@ -143,6 +144,7 @@ def fit_weights(
     *,
     skip: str = "",
     class_names: Sequence[str] = (),
+    head_map: ClassMapping | None = None,
     position_resize: str = "bilinear_corner",
 ) -> tuple[dict[str, Any], Report]:
     """Parameters to start training from.
@@ -154,20 +156,24 @@ def fit_weights(
       skip: regular expression of parameters that stay as in `fresh` all the same, by our names
         (`blocks/07/mlp/dense1/kernel`) or the file's.
       class_names: of the data; the head is kept only if the file's are the same or unknown.
+      head_map: which of the file's classes those are, of a head whose rows are kept class by class.
       position_resize: as for `load_model`.
 
     Returns:
       The parameters, nested as `fresh`, those from the file as numpy arrays, masked where single
-      layers start fresh; and what became of each.
+      layers or classes start fresh; and what became of each.
 
     Raises:
-      WeightsError: the weights are of another architecture, or `skip` matches nothing.
+      WeightsError: the weights are of another architecture, `skip` matches nothing, or `head_map`
+        finds no row to keep.
+      ConfigError: `head_map` does not fit the classes.
     """
     flat = flatten_dict(fresh, sep="/")
     adaptation = Adaptation(
         weights=weights,
         options=options,
         class_names=class_names,
+        head_map=head_map,
         skip=skip,
         position_resize=position_resize,
     )
@@ -215,8 +221,7 @@ def describe(weights: Weights, options: ModelOptions) -> ModelFile:
     file, preprocessing = weights.model_file, weights.model_file.preprocessing
     preprocessing = preprocessing.for_channels(options.channels)
     old_side, new_side = min(weights.options.image_size), min(options.image_size)
-    resize = round(preprocessing.resize * new_side / old_side)  # The crop keeps its share.
-    preprocessing = dataclasses.replace(preprocessing, resize=resize)
+    preprocessing = preprocessing.at_side(new_side, old_side)
     same_classes = options.num_classes == weights.options.num_classes
     return ModelFile(
         name=file.name,
