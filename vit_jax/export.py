@@ -38,7 +38,10 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.export", "Writes a model in another format.")
     parser.add_argument(
-        "source", type=storage.expand, metavar="SOURCE", help="a workdir, an export, .npz, ..."
+        "source",
+        type=storage.expand,
+        metavar="SOURCE",
+        help="a workdir, an export, .npz, hf:..., ...",
     )
     parser.add_argument(
         "destination",

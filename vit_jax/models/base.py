@@ -261,8 +261,9 @@ class ImageClassifier(nnx.Module):
         return patches if features == PATCHES else mean_pool(patches)
 
     def normalize_tokens(self, tokens: jax.Array) -> jax.Array:
-        """The last block's output [B, ..., D] as pooling sees it."""
-        return tokens
+        """The last block's output [B, ..., D] as pooling sees it: by the model's norm, if it is there."""
+        after = getattr(self.options, "norm_after_pooling", False)
+        return self.norm(tokens) if hasattr(self, "norm") and not after else tokens
 
     def check_images(self, images: jax.Array) -> None:
         """Raises ConfigError for images of another size than the model's, or not normalised."""

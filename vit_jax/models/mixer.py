@@ -120,7 +120,3 @@ class Mixer(ImageClassifier):
             self.blocks, constrain(patches), (keys, rates), apply, options
         )
         return mean_pool(self.normalize_tokens(tokens)), {PATCH_EMBEDDINGS: patches, **captured}
-
-    def normalize_tokens(self, tokens: jax.Array) -> jax.Array:
-        """See `ImageClassifier.normalize_tokens`."""
-        return self.norm(tokens)

@@ -366,10 +366,6 @@ class VisionTransformer(ImageClassifier):
 
         return scan_blocks(self.blocks, tokens, (keys, rates), apply, options)
 
-    def normalize_tokens(self, tokens: jax.Array) -> jax.Array:
-        """See `ImageClassifier.normalize_tokens`."""
-        return tokens if self.options.norm_after_pooling else self.norm(tokens)
-
     def pool(self, tokens: jax.Array) -> jax.Array:
         """Tokens [B, S, D] of the last block -> representation [B, R] float32 (equation 4).
 

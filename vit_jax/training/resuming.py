@@ -119,6 +119,10 @@ def as_recorded(
     recorded, now = flatten(as_json(before)), flatten(as_json(config))
     if chosen is None:
         chosen = now.keys() - (EARLIER.keys() - by_present_names(read_record(path)["config"]))
+        if (
+            config.model.name is None
+        ):  # It has that of the weights it began with, which may be gone.
+            chosen -= {f"model.{key}" for key, value in config.model.items() if value is None}
     names = (key for key in chosen if key.endswith(".name") and recorded[key] != now[key])
     # Options belong to the choice that they were set for: another schedule takes none of them.
     left = (*OF_THIS_START, *(name.removesuffix("name") for name in names))
