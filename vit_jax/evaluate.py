@@ -274,9 +274,8 @@ def open_setting(
         rows=sharding.batch_sharding(mesh),
         watch=stopwatch.time,
     )
-    few = classifier.round_up(len(data.examples()))
-    data = dataclasses.replace(data, batch_size=min(data.batch_size, few))
-    return Setting(classifier.network, data, loss)
+    batch_size = min(data.batch_size, classifier.round_up(len(data.examples())))
+    return Setting(classifier.network, dataclasses.replace(data, batch_size=batch_size), loss)
 
 
 def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str, float]:
