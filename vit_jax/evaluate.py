@@ -184,8 +184,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     check(data, Data, "data.")
     if not data.source:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
-    if flags.split:
-        data.eval_split = flags.split
+    data.eval_split = flags.split or data.eval_split
     if is_workdir(path):  # What the run indexed need not be indexed again.
         data.index_dir = data.index_dir or index_directory(path)
     return Task(path, data, flags.loss or loss)
@@ -272,9 +271,8 @@ def open_setting(
         rows=sharding.batch_sharding(mesh),
         watch=stopwatch.time,
     )
-    few = classifier.round_up(len(data.examples()))
-    data = dataclasses.replace(data, batch_size=min(data.batch_size, few))
-    return Setting(classifier.network, data, loss)
+    batch_size = min(data.batch_size, classifier.round_up(len(data.examples())))
+    return Setting(classifier.network, dataclasses.replace(data, batch_size=batch_size), loss)
 
 
 def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str, float]:
