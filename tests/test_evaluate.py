@@ -171,7 +171,16 @@ def test_several_models_make_one_table(model, images, tmp_path, capsys):
     captured = capsys.readouterr()
     assert "damaged.npz: it is neither a .npz nor a .safetensors" in captured.err
     header, *lines = captured.out.splitlines()
-    assert header.split() == ["model", "data", "images", "accuracy", "top-5", "loss", "images/s"]
+    assert header.split() == [
+        "model",
+        "checkpoint",
+        "data",
+        "images",
+        "accuracy",
+        "top-5",
+        "loss",
+        "images/s",
+    ]
     assert [line.split()[0] for line in lines] == [str(path), f"{tmp_path}/out.npz"]
     with open(tmp_path / "results.csv", newline="") as file:
         rows = list(csv.DictReader(file))

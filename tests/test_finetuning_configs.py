@@ -96,16 +96,18 @@ def test_every_model_can_be_fine_tuned(model):
 
 
 @pytest.mark.parametrize(
-    ("model", "file"),
+    ("model", "weights"),
     [
-        ("h14", "ViT-H_14"),
-        ("mixer_l16", "Mixer-L_16"),
-        ("r50_l16", "R50+ViT-L_16"),
-        ("r152x4", "BiT-M-R152x4"),
+        ("b16", "hf:timm/vit_base_patch16_224.orig_in21k"),
+        ("h14", "hf:timm/vit_huge_patch14_224.orig_in21k"),
+        ("s16", "hf:timm/vit_small_patch16_224.augreg_in21k"),
+        ("mixer_l16", "Mixer-L_16.npz"),
+        ("r50_l16", "R50+ViT-L_16.npz"),
+        ("r152x4", "BiT-M-R152x4.npz"),
     ],
 )
-def test_weights_have_their_published_names(model, file):
-    assert finetune.get_config(f"{model},cifar10").init == f"{file}.npz"
+def test_weights_are_on_the_hub_or_have_their_published_names(model, weights):
+    assert finetune.get_config(f"{model},cifar10").init == weights
 
 
 @pytest.mark.parametrize("model", ["mixer_b16", "mixer_l16"])

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
+from vit_jax import storage
 from vit_jax.config_file import parse_any
 from vit_jax.console import python_command, setup_logging
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
@@ -28,7 +29,13 @@ DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, UserError.exit_code, 130
 FAILED = CommandError.exit_code
 STDOUT = 1  # Its file descriptor.
 OVERRIDE = "--config."
-RESERVED = ("path", "checkpoint", "ema", "weights")  # Arguments of loading that are no options.
+RESERVED = (
+    "path",
+    "checkpoint",
+    "ema",
+    "weights",
+    "pretrained",
+)  # Arguments of loading that are no options.
 
 logger = logging.getLogger("vit_jax")
 
@@ -145,7 +152,8 @@ def share(text: str) -> float:
 def named(ending: str) -> Callable[[str], str]:
     """The type of a flag that names a file of one format, which its name must not contradict."""
 
-    def check(path: str) -> str:
+    def check(text: str) -> str:
+        path = storage.expand(text)
         if os.path.splitext(path)[1].lower() not in ("", ending):
             raise argparse.ArgumentTypeError(
                 f"{path!r} is no name for what is written: NAME{ending}"

@@ -119,10 +119,13 @@ _COLUMNS: dict[str, Callable[[float], str]] = {
     "train/eta_seconds": lambda value: f"ETA {format_duration(value)}",
 }
 
+_HIDDEN = "time/"  # For the files, and the line at the end.
+
 
 def format_line(step: int, total_steps: int, metrics: Mapping[str, float]) -> str:
     """One console line: known metrics in a fixed order, then others as "name value"."""
     columns = [f"step {step:>{len(str(total_steps))}}/{total_steps}"]
     columns += [text(metrics[name]) for name, text in _COLUMNS.items() if name in metrics]
-    columns += [f"{name} {metrics[name]:.4g}" for name in metrics if name not in _COLUMNS]
+    others = (name for name in metrics if name not in _COLUMNS and not name.startswith(_HIDDEN))
+    columns += [f"{name} {metrics[name]:.4g}" for name in others]
     return " | ".join(columns)

@@ -24,7 +24,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from vit_jax import storage
+from vit_jax import hub, storage
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.command_line import (
     DONE,
@@ -40,11 +40,12 @@ from vit_jax.command_line import (
     parse_with_overrides,
     run_command,
 )
-from vit_jax.config import Data, default_config, recorded_values
-from vit_jax.config_file import override
+from vit_jax.config import Data, default_config
+from vit_jax.config_file import expand_paths, override
 from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import sharding
+from vit_jax.earlier import recorded_values
 from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.escaping import csv_row, printable
 from vit_jax.evaluators import read_evaluators
@@ -58,7 +59,7 @@ from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
-COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
+COLUMNS = ("model", "checkpoint", "data", "images", "accuracy", "top-5", "loss", "images/s")
 DEFAULT_EVALUATORS = "classification"
 # Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
 KEYS = (
@@ -78,6 +79,7 @@ KEYS = (
     "num_workers",
 )
 CLASSIFICATION = ("count", "accuracy", "top5_accuracy", "loss")  # Of its numbers, in the table.
+SAME_CLASSES = " If these are the same classes in the same order, add --ignore_class_names."
 HOLDING_OUT = ("held_out_fraction", "holding_out", "fold")
 
 logger = logging.getLogger("vit_jax")
@@ -121,13 +123,15 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.evaluate", "Measures trained models.")
     parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help="a workdir, an export, .npz, .safetensors, ..."
+        "models", type=storage.expand, nargs="+", metavar="MODEL", help="a workdir, .npz, ..."
     )
     parser.add_argument(
-        "--source", default="", help="folder:DIR, tfds:NAME, tar:PATTERN, ...: see docs/data.md"
+        "--source", type=storage.expand_source, default="", help="folder:DIR, ...: see docs/data.md"
     )
     parser.add_argument("--split", default="", help="such as test or train[:10%%]")
-    parser.add_argument("--data_dir", default="", help="where prepared TFDS data lies")
+    parser.add_argument(
+        "--data_dir", type=storage.expand, default="", help="where prepared TFDS data lies"
+    )
     add_model_flags(parser)
     add_image_limit(parser)
     parser.add_argument(
@@ -137,17 +141,15 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--loss", choices=tuple(LOSSES), help="default: the one that it was trained with"
     )
     parser.add_argument(
-        "--evaluators", default="", help="default: classification; others: see docs/evaluation.md"
+        "--evaluators", default="", help="default: classification; see docs/evaluation.md"
     )
     parser.add_argument(
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
     )
     parser.add_argument(
-        "--json", type=named(".json"), metavar="FILE", help="write the results as a list of objects"
+        "--json", type=named(".json"), metavar="FILE", help="write a list of objects"
     )
-    parser.add_argument(
-        "--csv", type=named(".csv"), metavar="FILE", help="write the results as a table"
-    )
+    parser.add_argument("--csv", type=named(".csv"), metavar="FILE", help="write a table")
     parser.epilog = (
         "--source, --split and --data_dir are short for --config.data.source, --config.data.eval_split "
         f"and --config.data.data_dir; of config.data may be set: {', '.join(KEYS)}."
@@ -165,7 +167,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
 
     Raises ConfigError if neither names the data, or there is no such model.
     """
-    if not path or not storage.exists(path):
+    if not path or not (hub.is_reference(path) or storage.exists(path)):
         raise ConfigError(f"{path!r}: there is no such file or folder.")
     data, loss = default_config().data, ""
     file = storage.join(path, "config.json")
@@ -176,11 +178,12 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     if flags.source:
         recorded, data = data, default_config().data
         data.update(source=flags.source, data_dir=flags.data_dir)
-        if flags.source.rstrip("/") == recorded.source.rstrip(
-            "/"
-        ):  # Else images that it was trained on might be held out.
+        # Else images that it was trained on might be held out.
+        if flags.source.rstrip("/") == recorded.source.rstrip("/"):
             data.update({key: recorded[key] for key in HOLDING_OUT})
-    override(ConfigDict({"data": data}, convert_dict=False), flags.overrides)
+    config = ConfigDict({"data": data}, convert_dict=False)
+    override(config, flags.overrides)
+    data = expand_paths(config).data
     check(data, Data, "data.")
     if not data.source:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
@@ -228,10 +231,8 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     try:
         metrics = measure(text or DEFAULT_EVALUATORS, setting, params, frozen)
     except ClassesDifferError as error:
-        raise DataError(
-            f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
-            "the same order under other names, add --ignore_class_names."
-        ) from None
+        advice = "" if flags.ignore_class_names else SAME_CLASSES
+        raise DataError(f"{task.model} does not fit {error}{advice}") from None
     of_classes: dict[str, Any] = {name: metrics.get(f"eval/{name}") for name in CLASSIFICATION}
     if of_classes["count"] == 0:
         raise DataError(f"none of the {metrics['eval/skipped']:,} images can be read.")
@@ -269,6 +270,7 @@ def open_setting(
         image_shape=(*options.image_size, options.channels),
         class_names=() if flags.ignore_class_names else model.class_names,
         num_classes=options.num_classes,
+        dtype=classifier.network.preprocessing.dtype,
         batch_size=classifier.round_up(flags.batch_size or BATCH_SIZE * mesh.size),
         rows=sharding.batch_sharding(mesh),
         watch=stopwatch.time,
@@ -319,13 +321,14 @@ def table_row(tasks: Sequence[Task]) -> str:
     """The format of the table's rows, as wide as the names in it."""
     names = max(len(printable(task.model)) for task in tasks)
     origins = max(len(printable(task.origin)) for task in tasks)
-    return f"{{:{names}}}  {{:{origins}}}" + "  {:>8}" * 5
+    return f"{{:{names}}}  {{:14}}  {{:{origins}}}" + "  {:>8}" * 5
 
 
 def cells(task: Task, result: Result) -> tuple[str, ...]:
     """A row of the table."""
     return (
         printable(task.model),
+        f"{result.checkpoint or '–'}{' average' * result.ema}",
         printable(task.origin),
         "–" if result.count is None else f"{result.count:,}",
         as_percent(result.accuracy),

@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from vit_jax import storage
 from vit_jax.command_line import DONE, Parser, add_model_flags, parse_options, run_command
 from vit_jax.errors import ConfigError
 from vit_jax.weights.content import Hints
@@ -25,8 +26,15 @@ logger = logging.getLogger("vit_jax")
 def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.export", "Writes a model in another format.")
-    parser.add_argument("source", metavar="SOURCE", help="a workdir, an export, .npz, ...")
-    parser.add_argument("destination", metavar="DESTINATION", help="the file or folder to write")
+    parser.add_argument(
+        "source", type=storage.expand, metavar="SOURCE", help="a workdir, an export, .npz, ..."
+    )
+    parser.add_argument(
+        "destination",
+        type=storage.expand,
+        metavar="DESTINATION",
+        help="the file or folder to write",
+    )
     parser.add_argument(
         "--format",
         choices=tuple(FORMATS),

@@ -155,14 +155,21 @@ def predict(
         size, previous = 0, None
         while group := list(itertools.islice(loaded, batch_size)):
             size = size or classifier.round_up(len(group))  # Every batch has the first one's.
-            images = np.zeros((size, *model.options.image_size, model.options.channels), np.uint8)
-            for row, picture in zip(images, group, strict=False):
-                row[...] = 0 if picture.error else picture.image
+            images = batch_of(group, size, model)
             latest = group, rank(classifier.params, jax.device_put(images, rows))
             # Read one batch late, so that the device never waits for the host.
             yield from name_classes(previous, names, threshold)
             previous = latest
         yield from name_classes(previous, names, threshold)
+
+
+def batch_of(pictures: Sequence[Loaded], size: int, model: ImageClassifier) -> np.ndarray:
+    """The pixels of `size` rows, [size, H, W, C]; black where there is no picture."""
+    shape = (size, *model.options.image_size, model.options.channels)
+    images = np.zeros(shape, preprocessing_of(model).dtype)
+    for row, picture in zip(images, pictures, strict=False):
+        row[...] = 0 if picture.error else picture.image
+    return images
 
 
 def find_probabilities(loss: str) -> Callable[[jax.Array], jax.Array]:
@@ -240,7 +247,9 @@ def content_of(picture: Picture) -> bytes | np.ndarray | Image.Image:
 def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.predict", "Tells the classes of pictures.")
-    parser.add_argument("model", metavar="MODEL", help="a workdir, an export, .npz, ...")
+    parser.add_argument(
+        "model", type=storage.expand, metavar="MODEL", help="a workdir, an export, .npz, ..."
+    )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, a folder, a glob, or -")
     add_model_flags(parser)
     parser.add_argument("--top_k", type=at_least_one, default=TOP_K, help="classes to tell: 5")
@@ -258,7 +267,9 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--format", choices=tuple(FORMATS), help="default: as --output ends, else text"
     )
     add_image_limit(parser)
-    parser.add_argument("--output", metavar="FILE", help="default: standard output")
+    parser.add_argument(
+        "--output", type=storage.expand, metavar="FILE", help="default: standard output"
+    )
     parser.add_argument(
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )

@@ -109,6 +109,13 @@ def test_a_run_does_not_go_on_with_other_classes(tmp_path):
         beginning.state(experiment, checkpoints)
 
 
+def test_the_heads_rows_are_those_that_the_config_names(path, tmp_path):
+    (tmp_path / "map.tsv").write_text("3\t7\n")
+    beginning, _ = begin(path[0], init_head_map=str(tmp_path / "map.tsv"))
+    expected = np.asarray(path[1].head.bias[...])[[0, 1, 2, 7, 4, 5, 6, 7, 8, 9]]
+    np.testing.assert_array_equal(beginning.params["head"]["bias"], expected)
+
+
 def test_the_weights_normalisation_is_the_runs(path):
     _, experiment = begin(path[0])
     found = experiment.preprocessing

@@ -22,7 +22,7 @@ from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
 from vit_jax.weights.timm import crop_percentage, mlp_ratio, stated_by_config
 
-NAMES = ("timm_token", "timm_gap", "timm_registers_layerscale")
+NAMES = ("timm_token", "timm_gap", "timm_registers_layerscale", "timm_distilled")
 
 
 def tensors_of(name):
@@ -49,6 +49,47 @@ def test_logits_are_timms(name):
     np.testing.assert_allclose(
         logits(model, expected["images"]), expected["logits"], rtol=0, atol=1e-5
     )
+
+
+def test_a_distilled_model_has_two_tokens_and_two_heads(caplog):
+    """DeiT's, `deit_tiny_distilled_patch16_224` of timm 1.0.31, two narrow blocks of it."""
+    expected = golden("timm_distilled")
+    model = vit_jax.load_model(GOLDEN / "timm_distilled.safetensors", num_heads=2)
+    assert (model.options.distillation_token, model.options.num_tokens) == (True, 18)
+    features = model.intermediates(expected["images"], "pre_logits")["pre_logits"]
+    assert features.shape == (2, 64)
+    apart = model.classify_apart(features)
+    np.testing.assert_allclose(apart, expected["apart"], rtol=0, atol=1e-5)
+    assert model.options.macs() == model.options.encoder_macs() + 16 * 192 * 32 + 2 * 32 * 10
+
+    larger = vit_jax.load_model(
+        GOLDEN / "timm_distilled.safetensors", num_heads=2, image_size=48, num_classes=3
+    )
+    assert "distillation_head/kernel" in caplog.text
+    assert not np.any(logits(larger, np.zeros((1, 48, 48, 3), np.float32)))
+    before, after = (parameters(one)["position_embedding"] for one in (model, larger))
+    np.testing.assert_array_equal(after[:, :2], before[:, :2])
+
+    folded = vit_jax.load_model(
+        GOLDEN / "timm_distilled.safetensors", num_heads=2, prefix_positions=False
+    )
+    np.testing.assert_allclose(
+        logits(folded, expected["images"]), expected["logits"], rtol=0, atol=1e-5
+    )
+    caplog.clear()
+    vit_jax.load_model(GOLDEN / "timm_distilled.safetensors", num_heads=2, distillation_token=False)
+    assert "for distillation_token=True; the model has distillation_token=False" in caplog.text
+
+
+def test_what_timm_cannot_hold_beside_a_distillation_token(tmp_path):
+    model = random_model(
+        "ViT-Ti/16", depth=1, image_size=32, distillation_token=True, num_registers=2
+    )
+    with pytest.raises(WeightsError, match=r"timm has no .* distillation token"):
+        vit_jax.save_model(model, tmp_path / "out", "timm")
+    for name, format_ in (("out.npz", "npz"), ("out", "huggingface")):
+        with pytest.raises(WeightsError, match="distillation_token"):
+            vit_jax.save_model(model, tmp_path / name, format_)
 
 
 def test_what_the_file_does_not_say_is_asked_for_or_printed(caplog):

@@ -20,6 +20,9 @@ GELU = {
     "erf": lambda x: jax.nn.gelu(x, approximate=False),  # timm, Hugging Face
 }
 
+LINEAR, CONSTANT = "linear", "constant"
+STOCHASTIC_DEPTH_SCHEDULES = (LINEAR, CONSTANT)
+
 xavier_uniform = nnx.initializers.xavier_uniform()
 lecun_normal = nnx.initializers.lecun_normal()
 nearly_zero = nnx.initializers.normal(1e-6)
@@ -52,15 +55,28 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     return jnp.where(keep, scaled, 0)
 
 
-def stochastic_depth(x: jax.Array, rate: jax.Array | None, key: jax.Array | None) -> jax.Array:
-    """Zeroes a residual branch per image with probability `rate` and rescales (arXiv 1603.09382).
+def drop_rates(rate: float, schedule: str, depth: int) -> jax.Array | None:
+    """Each block's rate of stochastic depth, [depth] float32; None without it.
 
-    The identity without a key or a rate; `rate` may be traced.
+    "linear" grows from 0 at the first block to `rate` at the last.
+    """
+    if rate == 0:
+        return None
+    return jnp.linspace(0 if schedule == LINEAR else rate, rate, depth)
+
+
+def stochastic_depth(
+    x: jax.Array, rate: jax.Array | None, key: jax.Array | None, *, rescaled: bool = True
+) -> jax.Array:
+    """Zeroes a residual branch per image with probability `rate` (arXiv 1603.09382).
+
+    The others are divided by 1 - `rate` if `rescaled`. The identity without a key or a rate; `rate`
+    may be traced.
     """
     if key is None or rate is None:
         return x
     keep = jax.random.bernoulli(key, 1 - rate, (len(x),) + (1,) * (x.ndim - 1))
-    return jnp.where(keep, (x / (1 - rate)).astype(x.dtype), 0)
+    return jnp.where(keep, (x / (1 - rate)).astype(x.dtype) if rescaled else x, 0)
 
 
 def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:

@@ -88,3 +88,19 @@ class PatchEmbedding(nnx.Module):
             images.astype(self.dtype), "b (h p) (w q) c -> b (h w) (p q c)", p=height, q=width
         )
         return patches @ rearrange(kernel, "p q c d -> (p q c) d") + bias
+
+
+def drop_patches(
+    tokens: jax.Array, num_prefix: int, rate: float, key: jax.Array | None
+) -> jax.Array:
+    """Leaves out a random share of each image's patches; the identity without a key.
+
+    Tokens [B, P + N, D] -> [B, P + max(1, ⌊(1 - rate) · N⌋), D]; prefix and order are kept.
+    """
+    if key is None or rate == 0:
+        return tokens
+    prefix, patches = tokens[:, :num_prefix], tokens[:, num_prefix:]
+    kept = max(1, int(patches.shape[1] * (1 - rate)))
+    order = jax.random.uniform(key, patches.shape[:2]).argsort(axis=1)[:, :kept]
+    patches = jnp.take_along_axis(patches, jnp.sort(order, axis=1)[..., None], axis=1)
+    return jnp.concatenate([prefix, patches], axis=1)

@@ -18,9 +18,17 @@ from vit_jax.errors import ConfigError
 from vit_jax.network import Network
 from vit_jax.objectives.base import Labels, Objective
 from vit_jax.objectives.classification import Classification
+from vit_jax.objectives.distillation import Distillation
+from vit_jax.objectives.masked_autoencoder import MaskedAutoencoder
+from vit_jax.objectives.masked_patches import MaskedPatches
+from vit_jax.objectives.self_distillation import SelfDistillation
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "classification": Classification,
+    "distillation": Distillation,
+    "masked_autoencoder": MaskedAutoencoder,
+    "masked_patches": MaskedPatches,
+    "self_distillation": SelfDistillation,
 }
 
 
@@ -67,9 +75,11 @@ def resolved(section: ConfigDict) -> dict[str, Any]:
     return {**section.to_dict(), **dataclasses.asdict(chosen_options(section))}
 
 
-def make_objective(section: ConfigDict, network: Network, labels: Labels) -> Objective:
+def make_objective(
+    section: ConfigDict, network: Network, labels: Labels, teacher: str = ""
+) -> Objective:
     """The objective that `config.objective` asks for; raises ConfigError if it does not fit."""
-    return find_objective(section.name)(chosen_options(section), network, labels)
+    return find_objective(section.name)(chosen_options(section), network, labels, teacher)
 
 
 def unused_options(section: ConfigDict) -> list[str]:

@@ -10,8 +10,9 @@ import jax
 
 from vit_jax import objectives, storage
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import declare_options, default_config, recorded_values
+from vit_jax.config import declare_options, default_config
 from vit_jax.devices import sharding
+from vit_jax.earlier import recorded_values
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators.base import Setting
 from vit_jax.network import Network
@@ -55,8 +56,8 @@ def recorded_objective(workdir: str, network: Network, labels: Labels) -> Object
         recorded = recorded_values(json.loads(storage.read(file))["config"])
         config = default_config()
         declare_options(config, recorded[f"{SECTION}name"])
-        known = {key for key in recorded if key.startswith(SECTION)}
+        known = {key for key in recorded if key.startswith(SECTION)} | {"init_teacher"}
         config.update_from_flattened_dict({key: recorded[key] for key in known})
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ConfigError(f"{file}: the run's objective cannot be read ({error!r}).") from error
-    return objectives.make_objective(config.objective, network, labels)
+    return objectives.make_objective(config.objective, network, labels, config.init_teacher)

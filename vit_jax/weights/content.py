@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import ConfigError, WeightsError
-from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
+from vit_jax.model_file import AREA, DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
@@ -19,6 +19,7 @@ from vit_jax.weights.metadata import METADATA, translating
 from vit_jax.weights.resampling import is_grid
 
 DEFAULT_IMAGE_SIZE = 224
+DEFAULT_PIXELS = Preprocessing()
 AVERAGED = "the pixels' mean and deviation are averages over the file's channels"
 NARROWED = ("layer_scale",)  # Tensors only show whether there is one.
 LEFT_OPEN = {"pooling": (CLASS_TOKEN_POOLING, AVERAGE_POOLING)}  # by tensors; others they show
@@ -112,6 +113,7 @@ def make_weights(
     stated: Stated,
     hints: Hints,
     defaults: Mapping[str, Any],
+    pixels: Preprocessing = DEFAULT_PIXELS,
 ) -> Weights:
     """Weights with their model's options gathered from all that is known.
 
@@ -122,6 +124,7 @@ def make_weights(
       stated: its metadata, which the tensors must agree with.
       hints: the caller's.
       defaults: options that the format implies, for what nobody says.
+      pixels: the same of the preprocessing, for images of 224 pixels.
 
     Raises:
       WeightsError: tensors are missing, or contradict what is stated.
@@ -132,25 +135,24 @@ def make_weights(
     check_stated(stated, family, shown)
     exact = {option: value for option, value in shown.items() if option not in NARROWED}
     shows_size = family.patch_axis and family.patch_axis[0] in parameters
-    if not shows_size:
-        defaults = {**defaults, "image_size": DEFAULT_IMAGE_SIZE}
+    sizes = {} if shows_size else {"image_size": DEFAULT_IMAGE_SIZE}
     known = {**shown, **stated.options, **exact}
-    options, assumed = with_defaults(family, known, defaults, hints)
+    options, assumed = with_defaults(family, known, {**defaults, **sizes}, hints)
     if "class_token" in parameters and options["pooling"] != CLASS_TOKEN_POOLING:
         options["class_token"] = True
     if shows_size:
         options.update(input_options(family, parameters, options, prefix_choices, hints))
-    if stated.preprocessing is None:
-        assumed.append("pixels are normalised to [-1, 1]")
     with translating(METADATA):
         complete = family.options_class(**options)
-    preprocessing, remarks = stated.preprocessing or Preprocessing(), stated.remarks
-    if preprocessing.for_channels(complete.channels) != preprocessing:
-        remarks = (*remarks, AVERAGED)
+    preprocessing = stated.preprocessing
+    if preprocessing is None:
+        preprocessing = pixels.at_side(min(complete.image_size))
+        assumed.append(describe_pixels(preprocessing))
+    own = preprocessing.for_channels(complete.channels)
     model_file = ModelFile(
         name=stated.name or architecture.name_of(complete),
         options=dataclasses.asdict(complete),
-        preprocessing=preprocessing.for_channels(complete.channels),
+        preprocessing=own,
         class_names=stated.class_names,
         loss=stated.loss,
     )
@@ -161,8 +163,18 @@ def make_weights(
         file_names=reading.file_names,
         unknown=reading.unknown,
         assumed=(*stated.assumed, *assumed),
-        remarks=remarks,
+        remarks=(*stated.remarks, *[AVERAGED] * (own != preprocessing)),
     )
+
+
+def describe_pixels(pixels: Preprocessing) -> str:
+    """How pictures are brought to the model's size and range, in words."""
+    by = pixels.interpolation + (
+        "" if pixels.antialias or pixels.interpolation == AREA else ", not antialiased"
+    )
+    whole = f"whole pictures resized ({by})"
+    centre = f"the centres of pictures resized to {pixels.resize} ({by})"
+    return f"pixels are normalised to [-1, 1], of {whole if pixels.crop == 'resize' else centre}"
 
 
 def with_defaults(
@@ -225,7 +237,8 @@ def input_options(
     size = size_of(family.options_class, grid, options, hinted)
     if name != POSITION_EMBEDDING:
         return {"image_size": size}
-    num_prefix = ("class_token" in parameters) + options["num_registers"]
+    tokens = ("class_token", "distillation_token")
+    num_prefix = sum(token in parameters for token in tokens) + options["num_registers"]
     stated_rows = options.get("prefix_positions", True)  # of no tokens: says nothing
     return {
         "image_size": size,

@@ -30,10 +30,6 @@ from vit_jax.weights.mapping import (
 
 logger = logging.getLogger(__name__)
 
-SAMPLING_REMARK = (
-    "the model was trained on pictures resized without antialiasing, which Hugging Face's image "
-    "processors cannot do: its users will see smoother pictures"
-)
 ACTIVATIONS = {
     "gelu": "erf",
     "gelu_pytorch_tanh": "tanh",
@@ -182,8 +178,8 @@ def files(path: str, parameters: Tensors, options: ModelOptions, model_file: Mod
     Raises WeightsError naming what that model cannot express.
     """
     folder, preprocessing = pathlib.Path(path), model_file.preprocessing
-    if not preprocessing.antialias:
-        logger.warning("Note: %s.", SAMPLING_REMARK)
+    if remark := metadata.resize_remark(preprocessing, "Hugging Face's image processors"):
+        logger.warning("Note: %s.", remark)
     tensors = write_table(TABLE, parameters, options)
     return {
         folder / "model.safetensors": tensor_file.writer(tensors, {"format": "pt"}),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.model_file import AREA, ModelFile, Preprocessing
 from vit_jax.models.base import as_pair
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS
@@ -52,6 +52,7 @@ POOLINGS = {"token": CLASS_TOKEN_POOLING, "avg": AVERAGE_POOLING, "map": ATTENTI
 SIZES = {"num_classes": "num_classes", "num_heads": "num_heads"}  # timm's name -> ours
 DEFAULT_INPUT_SIZE = (3, 224, 224)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic", "box": AREA}
 ACTIVATIONS = {"gelu": "erf", "gelu_tanh": "tanh"}
 
 # Our names -> timm's, where it has the same model; others are built from their arguments.
@@ -73,6 +74,7 @@ ARCHITECTURES = {
     "R50+ViT-B/16": "vit_base_r50_s16_224",
     "R50+ViT-L/32": "vit_large_r50_s32_224",
 }
+DISTILLED = "deit_base_distilled_patch16_224"
 BACKBONE = "patch_embed.backbone"
 UNIT = BACKBONE + ".stages.{stage-1}.blocks.{unit-1}"
 OUR_UNIT = "stem/stage{stage}/unit{unit:02}"
@@ -91,6 +93,7 @@ def qkv(path: str, *names: str) -> tuple[str, ...]:
 TABLE = table(
     Row("patch_embed.proj.{weight,bias}", "embedding/{kernel,bias}", CONVOLUTION),
     Row("cls_token", "class_token"),
+    Row("dist_token", "distillation_token"),
     Row("reg_token", "registers"),
     Row("pos_embed", "position_embedding"),
     Row("blocks.{layer}.norm{1,2}.{weight,bias}", "blocks/norm{1,2}/{scale,bias}"),
@@ -123,6 +126,7 @@ TABLE = table(
         DENSE,
     ),
     Row("head.{weight,bias}", "head/{kernel,bias}", DENSE),
+    Row("head_dist.{weight,bias}", "distillation_head/{kernel,bias}", DENSE),
     # Hybrids; a stem without stages is not nested.
     Row(BACKBONE + ".stem.conv.weight", "stem/conv_root/kernel", CONVOLUTION, has_stages),
     Row(BACKBONE + ".stem.norm.{weight,bias}", "stem/norm_root/{scale,bias}", when=has_stages),
@@ -166,7 +170,8 @@ def read(path: str, hints: Hints) -> Weights:
 
 def prefix_choices(tensors: Tensors, options: Mapping[str, Any]) -> tuple[int, ...]:
     """How many rows of `pos_embed` may come before the patches': all prefix tokens', or none."""
-    num_prefix = ("cls_token" in tensors) + axis_length(tensors, "reg_token", 1)
+    tokens = ("cls_token", "dist_token", "reg_token")
+    num_prefix = sum(axis_length(tensors, token, 1) for token in tokens)
     if "prefix_positions" in options:
         return (num_prefix if options["prefix_positions"] else 0,)
     return tuple({0, num_prefix})
@@ -219,7 +224,7 @@ def preprocessing_of(given: Mapping[str, Any], side: int) -> Preprocessing:
         std=tuple(given.get("std", IMAGENET_STD)),
         crop="resize" if squash else "center",
         resize=math.floor(side / given.get("crop_pct", 0.875)),
-        interpolation="bilinear" if given.get("interpolation") == "bilinear" else "bicubic",
+        interpolation=INTERPOLATIONS.get(given.get("interpolation", ""), "bicubic"),
     )
 
 
@@ -235,6 +240,8 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     write, target = tensor_file.writer(tensors, entries), pathlib.Path(path)
     if target.suffix == ".safetensors":
         return {target: write}
+    if remark := metadata.resize_remark(model_file.preprocessing, "timm's transforms"):
+        logger.warning("Note: %s.", remark)
     config = json_text(timm_config(options, model_file))
     return {target / "model.safetensors": write, target / "config.json": config}
 
@@ -242,6 +249,11 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
 def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
     """timm's `config.json`. All arguments are in it, whatever the named architecture's own."""
     hybrid, name = isinstance(options, HybridOptions), registered_name(options)
+    if options.distillation_token and (hybrid or options.num_registers):
+        raise WeightsError(
+            "timm has no hybrid with a distillation token, and no model with that and registers: its "
+            "tensors alone can be written, to a name that ends in .safetensors."
+        )
     if hybrid and name not in ARCHITECTURES:
         raise WeightsError(
             f"timm has no hybrid like {name or 'this one'}: its tensors alone can be written, to "
@@ -270,7 +282,7 @@ def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
         arguments["patch_size"] = options.patch_size
     preprocessing = model_file.preprocessing
     return {
-        "architecture": ARCHITECTURES.get(name, "vit_base_patch16_224"),
+        "architecture": architecture_of(options, name),
         "num_classes": num_classes,
         "num_features": options.width,
         "global_pool": pooling,
@@ -280,7 +292,7 @@ def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
             "custom_load": False,
             "input_size": (options.channels, *options.image_size),
             "fixed_input_size": True,
-            "interpolation": preprocessing.interpolation,
+            "interpolation": invert(INTERPOLATIONS)[preprocessing.interpolation],
             "crop_pct": crop_percentage(preprocessing, min(options.image_size)),
             "crop_mode": "squash" if preprocessing.crop == "resize" else "center",
             "mean": per_channel(preprocessing.mean, options.channels),
@@ -288,9 +300,16 @@ def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
             "num_classes": num_classes,
             "pool_size": None,
             "first_conv": first_conv(options),
-            "classifier": "head",
+            "classifier": ("head", "head_dist") if options.distillation_token else "head",
         },
     }
+
+
+def architecture_of(options: Any, name: str) -> str:
+    """timm's name of an architecture like it; its arguments are written too."""
+    return (
+        DISTILLED if options.distillation_token else ARCHITECTURES.get(name, "vit_base_patch16_224")
+    )
 
 
 def first_conv(options: Any) -> str:

@@ -7,10 +7,11 @@ path=train/{id}.jpg, label=breed        made of a column, with text around it
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 from vit_jax.data.sources.splits import abbreviate
 from vit_jax.errors import DataError
+from vit_jax.kinds import Kind
 
 NAMES = ("path", "label", "labels", "split")
 
@@ -28,6 +29,11 @@ def is_columns(value: Any) -> bool:
         return False
     found = [_PART.fullmatch(part) for part in value.split(",")] if value else []
     return all(found) and len({part[1] for part in found if part}) == len(found)
+
+
+Columns = Annotated[
+    str, Kind("NAME=COLUMN,... where NAME is path, label, labels or split, or ''", is_columns)
+]
 
 
 def read_columns(text: str) -> dict[str, str]:

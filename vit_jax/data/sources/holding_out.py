@@ -14,13 +14,14 @@ import functools
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import ml_collections
 import numpy as np
 
 from vit_jax.data.sources.examples import LabelSets, Source
 from vit_jax.data.sources.splits import Splits, uniform_hash
+from vit_jax.kinds import Kind
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,9 @@ def is_fold(value: Any) -> bool:
         return True
     found = _FOLD.fullmatch(value) if isinstance(value, str) else None
     return found is not None and int(found[1]) <= int(found[2]) > 1
+
+
+Fold = Annotated[str, Kind("k/K, the k-th of K parts, such as 2/5, or '' for none", is_fold)]
 
 
 def hold_out(
