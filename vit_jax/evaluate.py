@@ -12,10 +12,9 @@ import contextlib
 import dataclasses
 import json
 import logging
-import math
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -35,6 +34,7 @@ from vit_jax.command_line import (
     add_image_limit,
     add_model_flags,
     at_least_one,
+    load_by_flags,
     load_classifier,
     named,
     parse_with_overrides,
@@ -59,10 +59,10 @@ from vit_jax.evaluation_files import (
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.base import Evaluator, Setting
 from vit_jax.evaluators.results import describe_result
-from vit_jax.inference import preprocessing_of
+from vit_jax.inference import Stopwatch, preprocessing_of
 from vit_jax.models.base import ImageClassifier
 from vit_jax.network import Network
-from vit_jax.objectives.losses import LOSSES
+from vit_jax.objectives import LOSS_NAMES, evaluators_of
 from vit_jax.sections import check
 from vit_jax.training.recorded import with_objective
 from vit_jax.training.workdir import index_directory
@@ -128,7 +128,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )
     parser.add_argument(
-        "--loss", choices=tuple(LOSSES), help="default: the one that it was trained with"
+        "--loss", choices=LOSS_NAMES, help="default: the one that it was trained with"
     )
     parser.add_argument(
         "--evaluators", default="", help="default: classification; see docs/evaluation.md"
@@ -169,10 +169,14 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     return flags
 
 
-def evaluators_of(flags: argparse.Namespace) -> tuple[Evaluator, ...]:
-    """The evaluators that the flags ask for; raises ConfigError if they cannot be read."""
-    arguments = f"(classes={flags.classes!r})" if flags.classes else ""
-    return read_evaluators(flags.evaluators.strip() or f"classification{arguments}")
+def asked_evaluators(flags: argparse.Namespace, loss: str = "") -> tuple[Evaluator, ...]:
+    """The evaluators that the flags ask for, else those of models trained with a loss.
+
+    Raises ConfigError if they cannot be read.
+    """
+    if flags.classes:
+        return read_evaluators(f"classification(classes={flags.classes!r})")
+    return read_evaluators(flags.evaluators.strip() or evaluators_of(loss))
 
 
 def plan(path: str, flags: argparse.Namespace) -> Task:
@@ -200,8 +204,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     check(data, Data, "data.")
     if not data.source:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
-    if flags.split:
-        data.eval_split = flags.split
+    data.eval_split = flags.split or data.eval_split
     if is_workdir(path):  # What the run indexed need not be indexed again.
         data.index_dir = data.index_dir or index_directory(path)
     return Task(path, data, flags.loss or loss)
@@ -215,7 +218,7 @@ def read_run_config(file: str) -> tuple[ConfigDict, str]:
         recorded = recorded_values(config)
         data.update({key: recorded[name] for key in data if (name := f"data.{key}") in recorded})
         loss = recorded["objective.loss"] or ""  # Other objectives have none; the model says one.
-        if loss not in ("", *LOSSES):
+        if loss not in ("", *LOSS_NAMES):
             raise ValueError(f"loss={loss!r}")
         return data, loss
     except FileNotFoundError:
@@ -234,13 +237,14 @@ class Loaded:
     ema: bool
 
 
-def load(task: Task, flags: argparse.Namespace, *, needs_head: bool) -> Loaded:
+def load_task(task: Task, flags: argparse.Namespace, *, needs_head: bool) -> Loaded:
     """Loads a model; raises UserError if it cannot be read."""
     step, ema = None, flags.ema
     if is_workdir(task.model):
         step, averaged = find_checkpoint(task.model, flags.checkpoint)
         ema = ema or averaged
-    model = load_classifier(task.model, flags, step, ema=ema, needs_head=needs_head)
+    load = load_classifier if needs_head else load_by_flags
+    model = load(task.model, flags, step, ema=ema)
     if flags.resize:
         middle = {"crop": "center", "resize": flags.resize}
         model.preprocessing = dataclasses.replace(preprocessing_of(model), **middle)
@@ -253,9 +257,9 @@ def evaluate(tasks: Sequence[Task], flags: argparse.Namespace) -> Result:
     Raises:
       UserError: a model or its data cannot be read, or their classes differ.
     """
-    task, evaluators = tasks[0], evaluators_of(flags)
-    needs_head = any(evaluator.NEEDS_HEAD for evaluator in evaluators)
-    loaded = [load(each, flags, needs_head=needs_head) for each in tasks]
+    task = tasks[0]
+    needs_head = any(evaluator.NEEDS_HEAD for evaluator in asked_evaluators(flags))
+    loaded = [load_task(each, flags, needs_head=needs_head) for each in tasks]
     first, stopwatch = loaded[0], Stopwatch()
     setting, params = open_setting(task, [each.model for each in loaded], flags, stopwatch)
     frozen: dict[str, Any] = {}
@@ -265,7 +269,7 @@ def evaluate(tasks: Sequence[Task], flags: argparse.Namespace) -> Result:
         )
     metrics: dict[str, float] = {}
     try:
-        for evaluator in evaluators:
+        for evaluator in asked_evaluators(flags, setting.loss):
             start = time.monotonic()
             results = evaluator.bind(setting)(params, frozen)
             seconds = time.monotonic() - start
@@ -309,13 +313,13 @@ def open_setting(
     task: Task,
     models: Sequence[ImageClassifier],
     flags: argparse.Namespace,
-    stopwatch: "Stopwatch",
+    stopwatch: Stopwatch,
 ) -> tuple[Setting, dict]:
     """The setting of evaluators for models that answer as one, and their parameters."""
     config, model = task.data.copy_and_resolve_references(), models[0]
     config.update(on_error="skip", max_skipped=1.0)  # They are counted, and the exit code says so.
     options, loss = model.options, task.loss or model.loss
-    if loss not in LOSSES:
+    if loss not in LOSS_NAMES:
         raise ConfigError(f"{task.model} was trained with an unknown loss, {loss!r}: add --loss.")
     averaged = average(
         models,
@@ -336,36 +340,16 @@ def open_setting(
         rows=sharding.batch_sharding(mesh),
         watch=stopwatch.time,
     )
-    few = averaged.round_up(len(data.examples()))
-    data = dataclasses.replace(data, batch_size=min(data.batch_size, few))
-    return Setting(averaged.network, data, loss), averaged.params
-
-
-class Stopwatch:
-    """Times what is done with batches, but for compiling, which the first one waits for."""
-
-    def __init__(self) -> None:
-        self._images, self._start = 0, math.inf
-
-    def time(self, batches: Generator[dict], count: int) -> Generator[dict]:
-        """The same batches, of `count` images."""
-        self._images += count
-        with contextlib.closing(batches):
-            for batch in batches:
-                yield batch
-                self._start = min(self._start, time.perf_counter())
-
-    @property
-    def images_per_second(self) -> float:
-        """Of all images so far, since the first batch was on its way."""
-        return self._images / (time.perf_counter() - self._start)
+    batch_size = min(data.batch_size, averaged.round_up(len(data.examples())))
+    setting = Setting(averaged.network, dataclasses.replace(data, batch_size=batch_size), loss)
+    return setting, averaged.params
 
 
 def run(arguments: Sequence[str]) -> int:
     """Measures one model after another; one that cannot be measured does not stop the rest."""
     flags = parse_flags(arguments)
     tasks = [plan(path, flags) for path in flags.models]
-    evaluators_of(flags)
+    asked_evaluators(flags)
     write_results([], flags.json, flags.csv)  # Better an error now than after the work.
     groups = [tasks] if flags.ensemble else [[task] for task in tasks]
     names = [TOGETHER.join(task.model for task in group) for group in groups]
@@ -381,12 +365,11 @@ def run(arguments: Sequence[str]) -> int:
             print(row.format(*COLUMNS))
         print(row.format(*cells(results[-1])), flush=True)
         for name, value in results[-1].metrics.items():
-            if not name.startswith("eval/"):  # Those are in the row.
+            if name.removeprefix("eval/") not in (*CLASSIFICATION, "skipped"):
                 print(f"  {name} {value:.6g}", flush=True)
         write_results(results, flags.json, flags.csv)
-    if len(results) < len(groups):
-        return USER_ERROR
-    return SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
+    complete = SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
+    return complete if len(results) == len(groups) else USER_ERROR
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -55,11 +55,11 @@ class FeatureStore:
         Raises UserError if it cannot be used, DataError if its images have several classes.
         """
         opened = self._data.open(source, split, own_classes=True, training=training)
-        if opened.source.multi_label:
+        if opened.source.multi_label or opened.source.numeric:
             raise DataError(
-                f"{source or self._data.config.source}: its images have any number of classes, and "
-                "few-shot evaluation, k-NN and the linear probe need one of each: evaluate it by "
-                "classification."
+                f"{source or self._data.config.source}: few-shot evaluation, k-NN and the linear "
+                "probe need images with one class each, and these have several, or numbers: evaluate "
+                "them by classification or regression."
             )
 
         def features_of(params: dict) -> Features:
