@@ -3,6 +3,7 @@
 import pytest
 
 from vit_jax import suite, train
+from vit_jax.config_file import load_config
 from vit_jax.errors import PreemptedError
 
 CONFIG = "tests/tiny.py"
@@ -13,7 +14,8 @@ def made(monkeypatch):
     """The runs that were made, which come to a number of their task and seed."""
     made = []
 
-    def run(config, directory, *, stop):
+    def run(config, directory, *, stop, chosen):
+        assert "seed" in chosen
         made.append((directory.rsplit("/", 2)[1], config.seed, config.total_steps))
         if len(made) == run.killed_at:
             raise PreemptedError("stopped")
@@ -122,3 +124,32 @@ def test_vtab_has_its_19_tasks_and_is_found_from_any_folder(tmp_path, monkeypatc
     for group in tasks.values():
         for config in group.values():
             suite.load_config(config, [])
+
+
+def test_with_sweep_each_run_chooses_its_rate_first(file, made, monkeypatch, tmp_path):
+    swept = []
+
+    def choose(config, directory, *, stop, chosen):
+        swept.append((directory.rsplit("/", 2)[1], config.seed))
+        return {"step": 1, "eval/accuracy": 0.5}
+
+    monkeypatch.setattr(suite, "sweep", choose)
+    assert suite.main([file, f"--workdir={tmp_path}/w", "--seeds=1", "--sweep"]) == 0
+    assert swept == [("a", 0), ("bb", 0), ("ccc", 0)]
+    assert not made[0]
+
+
+@pytest.mark.parametrize("path", ["configs/suites/vtab.py", "configs/suites/transfer.py"])
+def test_the_suites_here_have_configs_that_load(path):
+    tasks = suite.trials_of(suite.read_suite(path), 1)
+    for trial in tasks:
+        assert load_config(trial.config, ["init=none"]).sweep.learning_rates
+
+
+def test_a_suite_of_real_runs(tmp_path, capsys):
+    tasks = {"digits": {"one": CONFIG, "two": CONFIG}}
+    (tmp_path / "suite.py").write_text(f"SUITE = {tasks!r}\n")
+    flags = [f"--workdir={tmp_path}/w", "--seeds=1", "--config.total_steps=1"]
+    assert suite.main([str(tmp_path / "suite.py"), *flags]) == 0
+    table = table_of(capsys)
+    assert table[1][1:] == ["one", table[2][-1]] == ["one", table[-1][-1]], "the same config twice"

@@ -8,7 +8,8 @@ A suite is a Python file whose `SUITE` maps names of groups to their tasks, and 
 
 Each task and seed is a run of its own, in DIR/TASK/SEED. Interrupted, the same command goes on, and
 repeats none that is finished. Tasks of a Slurm array (or `--share=2/8`) each take a part of the runs;
-whoever comes last prints all. Exit codes are those of `vit_jax.main`.
+whoever comes last prints all. With --sweep, each run chooses its learning rate first, as
+`vit_jax.sweep` does. Exit codes are those of `vit_jax.main`.
 """
 
 if __name__ == "__main__":  # Before imports that take seconds.
@@ -35,8 +36,9 @@ from vit_jax.command_line import (
     parse_with_overrides,
     run_command,
 )
-from vit_jax.config_file import find_file, load_config
+from vit_jax.config_file import chosen_keys, find_file, load_config
 from vit_jax.errors import ConfigError
+from vit_jax.sweep import sweep
 from vit_jax.tables import format_table
 from vit_jax.training.evaluation import wanted_metric
 from vit_jax.training.preemption import stop_signal
@@ -153,6 +155,9 @@ def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]
     parser.add_argument(
         "--share", default="", metavar="k/K", help="the k-th of K parts; default: of a Slurm array"
     )
+    parser.add_argument(
+        "--sweep", action="store_true", help="each run chooses its rate by config.sweep first"
+    )
     parser.add_argument("--latex", default="", metavar="FILE", help="write the table")
     flags, overrides = parse_with_overrides(parser, arguments)
     if any(text.partition("=")[0] == "seed" for text in overrides):
@@ -169,6 +174,8 @@ def run(arguments: Sequence[str]) -> int:
         trial: load_config(trial.config, [*overrides, f"seed={trial.seed}"]) for trial in trials
     }  # Better an error now than after the work.
     index, count = share_of(flags.share, os.environ)
+    train_one = sweep if flags.sweep else train.run
+    chosen = {*chosen_keys(overrides), "seed"}
     with stop_signal() as stop:
         for trial in trials[index::count]:
             if read_result(trial, flags.workdir) is not None:
@@ -176,7 +183,7 @@ def run(arguments: Sequence[str]) -> int:
             logger.info("Task %s, seed %d:", trial.task, trial.seed)
             directory, metric = trial.directory(flags.workdir), wanted_metric(configs[trial])
             name = metric.removeprefix("-")
-            last = train.run(configs[trial], directory, stop=stop)
+            last = train_one(configs[trial], directory, stop=stop, chosen=chosen)
             if name not in last:
                 raise ConfigError(
                     f"{trial.task}: {name!r} is not measured, but {', '.join(last)}: name one in "
