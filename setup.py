@@ -49,7 +49,9 @@ setup(
     # The config files travel with the package; a checkout has them beside it.
     packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), "vit_jax.configs"],
     package_dir={"vit_jax.configs": "configs"},
-    package_data={"vit_jax": ["py.typed"]},  # Its annotations are for others' checkers too.
+    package_data={
+        "vit_jax": ["py.typed", "weights/*.json"]
+    },  # Its annotations are for others' checkers too.
     install_requires=REQUIRED,
     extras_require={
         "cuda12": ["jax[cuda12]"],

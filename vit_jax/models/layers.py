@@ -4,6 +4,7 @@ Parameters are float32 and computed with in the options' `dtype`; statistics of 
 are float32. `options` is any options class with the fields a layer reads.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,12 @@ from flax import nnx
 from vit_jax.models.positions import relative_logits
 
 LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
+DENSE_MLP, SWIGLU = "dense", "swiglu"
 
 GELU = {
     "tanh": lambda x: jax.nn.gelu(x, approximate=True),  # the reference
     "erf": lambda x: jax.nn.gelu(x, approximate=False),  # timm, Hugging Face
+    "quick": lambda x: x * jax.nn.sigmoid(1.702 * x),  # OpenAI's CLIP
 }
 
 xavier_uniform = nnx.initializers.xavier_uniform()
@@ -64,16 +67,17 @@ def stochastic_depth(x: jax.Array, rate: jax.Array | None, key: jax.Array | None
 
 
 def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """LayerNorm over the last axis, with statistics in float32."""
-    return nnx.LayerNorm(features, epsilon=LAYER_NORM_EPSILON, dtype=options.dtype, rngs=rngs)
+    """LayerNorm over the last axis, with statistics in float32; `options`: norm_epsilon, dtype."""
+    return nnx.LayerNorm(features, epsilon=options.norm_epsilon, dtype=options.dtype, rngs=rngs)
 
 
 class Attention(nnx.Module):
     """Multi-head attention (equations 5 to 8 of the paper).
 
     Args:
-      options: width, num_heads, attention_dropout_rate, position_std, dtype.
+      options: width, num_heads, attention_dropout_rate, position_std, norm_epsilon, dtype.
       rngs: for the initial parameters.
+      qkv_bias: queries, keys and values have biases.
       query_key_norm: LayerNorm on the queries and keys of each head.
       relative_length: length of the sequence whose relative positions bias the logits; 0: none.
     """
@@ -82,14 +86,17 @@ class Attention(nnx.Module):
         self,
         options: Any,
         rngs: nnx.Rngs,
+        *,
+        qkv_bias: bool = True,
         query_key_norm: bool = False,
         relative_length: int = 0,
     ):
         width, heads, dtype = options.width, options.num_heads, options.dtype
         kwargs = {"kernel_init": xavier_uniform, "dtype": dtype, "rngs": rngs}
-        self.query = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
-        self.key = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
-        self.value = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
+        heads_of = functools.partial(
+            nnx.LinearGeneral, width, (heads, width // heads), use_bias=qkv_bias, **kwargs
+        )
+        self.query, self.key, self.value = heads_of(), heads_of(), heads_of()
         self.out = nnx.LinearGeneral((heads, width // heads), width, axis=(-2, -1), **kwargs)
         if query_key_norm:
             self.query_norm = layer_norm(width // heads, options, rngs)
@@ -148,6 +155,32 @@ class MLP(nnx.Module):
         """[..., D] -> [..., D]."""
         key1, key2 = split(key, 2)
         x = dropout(GELU[self.gelu](self.dense1(x)), self.dropout_rate, key1)
+        return dropout(self.dense2(x), self.dropout_rate, key2)
+
+
+class SwiGLU(nnx.Module):
+    """dense2(SiLU(gate(x)) · dense1(x)) (arXiv 2002.05202), with dropout after both; `options`: dtype."""
+
+    def __init__(
+        self,
+        width: int,
+        hidden_width: int,
+        options: Any,
+        rngs: nnx.Rngs,
+        *,
+        dropout_rate: float = 0.0,
+    ):
+        kwargs: dict[str, Any] = {"dtype": options.dtype, "rngs": rngs}
+        kwargs |= {"kernel_init": xavier_uniform, "bias_init": nearly_zero}
+        self.gate = nnx.Linear(width, hidden_width, **kwargs)
+        self.dense1 = nnx.Linear(width, hidden_width, **kwargs)
+        self.dense2 = nnx.Linear(hidden_width, width, **kwargs)
+        self.dropout_rate = dropout_rate
+
+    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """[..., D] -> [..., D]."""
+        key1, key2 = split(key, 2)
+        x = dropout(jax.nn.silu(self.gate(x)) * self.dense1(x), self.dropout_rate, key1)
         return dropout(self.dense2(x), self.dropout_rate, key2)
 
 

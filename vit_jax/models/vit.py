@@ -32,9 +32,12 @@ from vit_jax.models.base import (
     unconstrained,
 )
 from vit_jax.models.layers import (
+    DENSE_MLP,
     GELU,
     MLP,
+    SWIGLU,
     Attention,
+    SwiGLU,
     dropout,
     layer_norm,
     lecun_normal,
@@ -43,7 +46,7 @@ from vit_jax.models.layers import (
     stochastic_depth,
     xavier_uniform,
 )
-from vit_jax.models.patches import PatchEmbedding, PatchOptions
+from vit_jax.models.patches import PatchEmbedding, PatchOptions, drop_patches
 from vit_jax.models.positions import (
     EVERY_LAYER,
     EVERY_LAYER_SHARED,
@@ -61,6 +64,7 @@ from vit_jax.models.positions import (
 
 CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING = "token", "average", "attention"
 LINEAR, CONSTANT = "linear", "constant"
+MLPS = {DENSE_MLP: MLP, SWIGLU: SwiGLU}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +94,11 @@ class ViTOptions(PatchOptions):
     patch_dropout_rate: float = 0.0  # share of patches left out in training (arXiv 2212.00794)
     layer_scale: float = 0.0  # initial factors on the branches (arXiv 2103.17239); 0: none
     query_key_norm: bool = False  # LayerNorm on queries and keys (arXiv 2302.05442)
-    gelu: str = "tanh"  # or "erf"
+    qkv_bias: bool = True  # queries, keys and values have biases
+    mlp: str = DENSE_MLP  # or "swiglu" (arXiv 2002.05202)
+    gelu: str = "tanh"  # or "erf", or OpenAI's "quick"
+    pre_norm: bool = False  # LayerNorm before the blocks, patches without bias (CLIP)
+    final_norm: bool = True  # LayerNorm after the blocks
     scan_unroll: int = 1  # blocks per iteration of the scan
 
     def __post_init__(self) -> None:
@@ -112,6 +120,7 @@ class ViTOptions(PatchOptions):
             pooling=(CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING),
             stochastic_depth_schedule=(LINEAR, CONSTANT),
             gelu=GELU,
+            mlp=MLPS,
         )
         if self.width % self.num_heads:
             raise ConfigError(
@@ -173,7 +182,8 @@ class ViTOptions(PatchOptions):
 
     def encoder_macs(self) -> int:
         """Multiply-accumulates of the blocks."""
-        dense = self.num_tokens * (4 * self.width**2 + 2 * self.width * self.mlp_width)
+        mlp_layers = 3 if self.mlp == SWIGLU else 2
+        dense = self.num_tokens * (4 * self.width**2 + mlp_layers * self.width * self.mlp_width)
         products = 3 if self.positions == RELATIVE else 2
         return self.depth * (dense + products * self.num_tokens**2 * self.width)
 
@@ -194,10 +204,14 @@ class Block(nnx.Module):
         relative = options.positions == RELATIVE
         self.norm1 = layer_norm(options.width, options, rngs)
         self.attention = Attention(
-            options, rngs, options.query_key_norm, options.num_tokens if relative else 0
+            options,
+            rngs,
+            qkv_bias=options.qkv_bias,
+            query_key_norm=options.query_key_norm,
+            relative_length=options.num_tokens if relative else 0,
         )
         self.norm2 = layer_norm(options.width, options, rngs)
-        self.mlp = MLP(
+        self.mlp = MLPS[options.mlp](
             options.width, options.mlp_width, options, rngs, dropout_rate=options.dropout_rate
         )
         if options.layer_scale:
@@ -253,7 +267,7 @@ class VisionTransformer(ImageClassifier):
 
     def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
         super().__init__(options, options.representation_size or options.width, rngs)
-        self.embedding = PatchEmbedding(options, rngs)
+        self.embedding = PatchEmbedding(options, rngs, has_bias=not options.pre_norm)
         if options.has_class_token:
             self.class_token = nnx.Param(jnp.zeros((1, 1, options.width)))
         if options.num_registers:  # Not all zero, or they would stay equal to one another.
@@ -263,12 +277,15 @@ class VisionTransformer(ImageClassifier):
             learned = learned_positions(options, rngs)
             if learned is not None:
                 self.position_embedding = learned
+        if options.pre_norm:
+            self.pre_norm = layer_norm(options.width, options, rngs)
         make_blocks = nnx.vmap(lambda rngs: self.BLOCK(options, rngs), axis_size=options.depth)
         self.blocks = make_blocks(rngs.split(options.depth))
         kept: dict[str, Any] = (
             {"dtype": "float32"} if options.norm_after_pooling else {}
         )  # It ends in the head.
-        self.norm = layer_norm(options.width, dataclasses.replace(options, **kept), rngs)
+        if options.final_norm:
+            self.norm = layer_norm(options.width, dataclasses.replace(options, **kept), rngs)
         if options.pooling == ATTENTION_POOLING:
             self.attention_pooling = AttentionPooling(options, rngs)
         if options.representation_size:
@@ -320,9 +337,10 @@ class VisionTransformer(ImageClassifier):
         if options.position_placement == STEM and options.positions in TABLES:
             tokens = tokens + self.position_table().astype(tokens.dtype)
         tokens = dropout(tokens, options.dropout_rate, dropout_key)
-        return drop_patches(
+        tokens = drop_patches(
             tokens, options.num_prefix_tokens, options.patch_dropout_rate, patch_key
         )
+        return self.pre_norm(tokens) if options.pre_norm else tokens
 
     def position_table(self) -> jax.Array:
         """The model's own table [1, S, D] float32; each layer has its own with `every_layer`."""
@@ -355,7 +373,8 @@ class VisionTransformer(ImageClassifier):
     def pool(self, tokens: jax.Array) -> jax.Array:
         """Tokens [B, S, D] of the last block -> representation [B, R] float32 (equation 4)."""
         options = self.options
-        tokens = tokens if options.norm_after_pooling else self.norm(tokens)
+        last_norm = self.norm if options.final_norm else lambda tokens: tokens
+        tokens = tokens if options.norm_after_pooling else last_norm(tokens)
         if options.pooling == CLASS_TOKEN_POOLING:
             pooled = tokens[:, 0]
         elif options.pooling == AVERAGE_POOLING:
@@ -363,7 +382,7 @@ class VisionTransformer(ImageClassifier):
         else:
             pooled = self.attention_pooling(tokens[:, options.num_prefix_tokens :])
         pooled = pooled.astype(jnp.float32)
-        pooled = self.norm(pooled) if options.norm_after_pooling else pooled
+        pooled = last_norm(pooled) if options.norm_after_pooling else pooled
         return jnp.tanh(self.pre_logits(pooled)) if options.representation_size else pooled
 
 
@@ -373,19 +392,3 @@ def drop_rates(options: ViTOptions) -> jax.Array | None:
         return None
     first = 0 if options.stochastic_depth_schedule == LINEAR else options.stochastic_depth_rate
     return jnp.linspace(first, options.stochastic_depth_rate, options.depth)
-
-
-def drop_patches(
-    tokens: jax.Array, num_prefix: int, rate: float, key: jax.Array | None
-) -> jax.Array:
-    """Leaves out a random share of each image's patches; the identity without a key.
-
-    Tokens [B, P + N, D] -> [B, P + max(1, ⌊(1 - rate) · N⌋), D]; prefix and order are kept.
-    """
-    if key is None or rate == 0:
-        return tokens
-    prefix, patches = tokens[:, :num_prefix], tokens[:, num_prefix:]
-    kept = max(1, int(patches.shape[1] * (1 - rate)))
-    order = jax.random.uniform(key, patches.shape[:2]).argsort(axis=1)[:, :kept]
-    patches = jnp.take_along_axis(patches, jnp.sort(order, axis=1)[..., None], axis=1)
-    return jnp.concatenate([prefix, patches], axis=1)

@@ -35,6 +35,9 @@ FIXED_OPTIONS = (
     "mlp_width",
     "num_heads",
     "query_key_norm",
+    "mlp",
+    "pre_norm",
+    "final_norm",
     "token_mlp_width",
     "stage_depths",
     "width_factor",
@@ -45,6 +48,11 @@ FIXED_OPTIONS = (
 # Options that leave all shapes alone but change what the parameters compute.
 SILENT_OPTIONS = (
     "gelu",
+    "norm_epsilon",
+    "group_norm_epsilon",
+    "kernel_epsilon",
+    "stem_group_norm_epsilon",
+    "stem_kernel_epsilon",
     "pooling",
     "norm_after_pooling",
     "pool_padding",

@@ -50,6 +50,8 @@ SAFETENSORS_READERS: dict[str, Reader] = {
     "embedding/kernel": native.read_export,
     "trunk/conv_root/kernel": native.read_export,
     "patch_embed.proj.weight": timm.read,
+    "stem.proj.weight": timm.read,
+    "stem.conv.weight": timm.read,
     "embeddings.patch_embeddings.projection.weight": huggingface.read,
     "vit.embeddings.patch_embeddings.projection.weight": huggingface.read,
 }
