@@ -104,7 +104,7 @@ def read(folder: pathlib.Path, pattern: str) -> int:
     from vit_jax.errors import UserError
 
     counts: collections.Counter[str] = collections.Counter()
-    for path in sorted(folder.glob(f"*/{pattern}/expected.npz")):
+    for path in sorted(folder.glob(f"{pattern}/expected.npz")):
         name = f"{path.parent.parent.name} {path.parent.name}"
         expected = np.load(path)
         try:
@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--names", default="*", help="only those that match")
     arguments = parser.parse_args()
     if arguments.command == "read":
-        return read(arguments.folder, arguments.names)
+        return read(arguments.folder, f"*/{arguments.names}")
     write(arguments.folder, arguments.names)
     return 0
 

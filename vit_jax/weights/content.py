@@ -1,7 +1,8 @@
 """The content of a weight file, in this package's terms, whatever its format."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -245,3 +246,17 @@ def size_of(
         any_grid = options_class(**{**known[0], "image_size": any_size}).grid
     rows, columns = (size // parts for size, parts in zip(any_size, any_grid, strict=True))
     return grid[0] * rows, grid[1] * columns
+
+
+def without(tensors: Tensors, unused: re.Pattern) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The tensors that inference uses, and the names of the others."""
+    kept = {name: array for name, array in tensors.items() if not unused.fullmatch(name)}
+    return kept, [name for name in tensors if name not in kept]
+
+
+def unused_remarks(names: Sequence[str]) -> tuple[str, ...]:
+    """The line that says which tensors of a file are left aside."""
+    if not names:
+        return ()
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (f"{', '.join(names[:3])}{more} skipped: inference does not use them",)

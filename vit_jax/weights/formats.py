@@ -52,8 +52,11 @@ SAFETENSORS_READERS: dict[str, Reader] = {
     "patch_embed.proj.weight": timm.read,
     "stem.proj.weight": timm.read,
     "stem.conv.weight": timm.read,
-    "embeddings.patch_embeddings.projection.weight": huggingface.read,
-    "vit.embeddings.patch_embeddings.projection.weight": huggingface.read,
+    **{
+        prefix + name: huggingface.read
+        for name in huggingface.PATCH_KERNELS
+        for prefix in ("", *huggingface.PREFIXES)
+    },
 }
 
 

@@ -14,6 +14,7 @@ from vit_jax.errors import WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.models.hybrid import HybridOptions
+from vit_jax.models.layers import DENSE_MLP
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, SINCOS_2D, STEM, TABLES
 from vit_jax.models.resnet import ResNetOptions
@@ -49,6 +50,10 @@ FORMATS = {
             "query_key_norm": (False,),
             "position_placement": (STEM,),
             "positions": (LEARNED_1D, SINCOS_2D, NO_POSITIONS),
+            "qkv_bias": (True,),
+            "mlp": (DENSE_MLP,),
+            "pre_norm": (False,),
+            "final_norm": (True,),
         },
     ),
     "timm": Format(
@@ -76,6 +81,9 @@ FORMATS = {
             "position_placement": (STEM,),
             "positions": (LEARNED_1D,),
             "prefix_positions": (True,),
+            "mlp": (DENSE_MLP,),
+            "pre_norm": (False,),
+            "final_norm": (True,),
         },
     ),
     "vit_jax": Format(native.files, is_folder=True),

@@ -9,7 +9,7 @@ import logging
 import math
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from vit_jax.weights.architecture import (
     num_heads_of_width,
     registered_name,
 )
-from vit_jax.weights.content import Hints, Stated, Weights, make_weights
+from vit_jax.weights.content import Hints, Stated, Weights, make_weights, unused_remarks, without
 from vit_jax.weights.files import Files, json_text
 from vit_jax.weights.mapping import Tensors, find_row, read_table, write_table
 from vit_jax.weights.metadata import per_channel
@@ -125,20 +125,6 @@ def epsilons_of(tensors: Tensors) -> Mapping[str, float]:
     if any(name.startswith(BACKBONE) for name in tensors):
         return STEM_EPSILONS
     return BIT_EPSILONS if "stem.conv.weight" in tensors else {}
-
-
-def without(tensors: Tensors, unused: re.Pattern) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The tensors that inference uses, and the names of the others."""
-    kept = {name: array for name, array in tensors.items() if not unused.fullmatch(name)}
-    return kept, [name for name in tensors if name not in kept]
-
-
-def unused_remarks(names: Sequence[str]) -> tuple[str, ...]:
-    """The line that says which tensors of a file are left aside."""
-    if not names:
-        return ()
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return (f"{', '.join(names[:3])}{more} skipped: inference does not use them",)
 
 
 def check_names(tensors: Tensors) -> None:

@@ -10,7 +10,7 @@ import importlib.resources
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.errors import WeightsError
@@ -20,6 +20,7 @@ from vit_jax.models.layers import LAYER_NORM_EPSILON
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata
 from vit_jax.weights.content import Stated
+from vit_jax.weights.translation import Arguments, Translation, article, named, nothing, only
 
 POOLINGS = {"token": CLASS_TOKEN_POOLING, "avg": AVERAGE_POOLING, "map": ATTENTION_POOLING}
 ACTIVATIONS = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick"}
@@ -70,38 +71,6 @@ FAMILIES = {
     "deit": "DeiT",
     "eva": "EVA",
 }
-
-Arguments = Mapping[str, Any]
-Translation = Callable[[Any], Mapping[str, Any]]
-
-
-def nothing(value: Any) -> Arguments:
-    """For an argument that the tensors show, or that evaluation does not depend on."""
-    return {}
-
-
-def only(*values: Any) -> Translation:
-    """For an argument that changes the model; ValueError for any but these values."""
-
-    def translate(value: Any) -> Arguments:
-        if value not in values:
-            raise ValueError
-        return {}
-
-    return translate
-
-
-def named(option: str, words: Mapping[str, Any] | None = None) -> Translation:
-    """For an argument that is our option, with the words for its values if they differ."""
-
-    def translate(value: Any) -> Arguments:
-        if words is None:
-            return {option: value}
-        if value not in words:
-            raise ValueError
-        return {option: words[value]}
-
-    return translate
 
 
 def norm(value: Any) -> Arguments:
@@ -300,11 +269,6 @@ def family_of(architecture: str) -> str:
         if part in f"_{architecture}_":
             return family
     return re.split("[_.]", architecture)[0]
-
-
-def article(family: str) -> str:
-    """A family's name after "a" or "an"."""
-    return f"{'an' if re.match('[AEIOX]', family) else 'a'} {family}"
 
 
 def translate(architecture: str, arguments: Arguments) -> dict[str, Any]:
