@@ -267,7 +267,7 @@ class Config:
     init_checkpoint: Text = "latest"  # Of a workdir: latest | best | the number of a step.
     init_ema: Flag = False  # Of a workdir: its averaged parameters.
     init_source_grid: Grid = ()  # (rows, columns) of a file's positions, where it does not say.
-    init_position_resize: one_of(*POSITION_RESIZES) = "bilinear_corner"
+    init_position_resize: one_of(*POSITION_RESIZES) = "auto"
     data: Data = Data()
     objective: Objective = Objective()
     model: Model = Model()

@@ -45,7 +45,7 @@ CLASSES = {
     "ViTMAE": (("Model", "ForPreTraining"), {**SIZES, "mask_ratio": 0.0}),
     "ViTMSN": (("Model", "ForImageClassification"), SIZES),
     "IJepa": (("Model", "ForImageClassification"), SIZES),
-    "Dinov2": (("Model", "ForImageClassification", "Backbone"), {**RATIO, "mlp_ratio": 2}),
+    "Dinov2": (("Model", "ForImageClassification"), {**RATIO, "mlp_ratio": 2}),
     "Dinov2WithRegisters": (("Model", "ForImageClassification"), {**RATIO, "mlp_ratio": 2}),
     "Beit": (("Model", "ForImageClassification"), SIZES),
     "CLIPVision": (("Model", "ModelWithProjection"), {**SIZES, "projection_dim": 7}),
@@ -112,8 +112,6 @@ def outputs_of(model, pixels):
     for name in ("logits", "image_embeds", "pooler_output"):
         if getattr(outputs, name, None) is not None:
             return getattr(outputs, name)
-    if "feature_maps" in outputs:
-        return outputs.feature_maps[-1]
     tokens = outputs.last_hidden_state
     return tokens.mean(1) if kind.startswith("IJepa") else tokens[:, 0]
 

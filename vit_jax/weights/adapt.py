@@ -22,6 +22,7 @@ from vit_jax.weights.content import AVERAGED, Weights
 from vit_jax.weights.equivalence import Form
 from vit_jax.weights.mapping import fill_name
 from vit_jax.weights.resampling import (
+    AUTO,
     resize_channels,
     resize_matrix,
     resize_patches,
@@ -118,7 +119,7 @@ class Adaptation:
     skip: str = (
         ""  # Names that match start fresh: ours, `blocks/07/mlp/dense1/kernel`, or the file's.
     )
-    position_resize: str = "bilinear_corner"
+    position_resize: str = AUTO
 
     def apply(
         self, shapes: Mapping[str, Shape], fresh: Callable[[str], Any]
@@ -243,15 +244,17 @@ class Adaptation:
     def resize(self, form: Form, name: str) -> tuple[np.ndarray, str]:
         """The parameter in the model's size, and what was done; "" for nothing."""
         array, there, here = form.parameters[name], form.options, self.options
+        chosen = self.position_resize
+        method = self.weights.position_resize if chosen == AUTO else chosen
         if name.endswith(ROOT):
             return resize_embedding(array, array.shape[:2], here.channels)
         if name == "embedding/kernel":
             return resize_embedding(array, here.patch_size, here.stem_channels)
         if name in ("position_embedding", LAYERS + "position_embedding"):
-            return fit_positions(array, there, here, self.position_resize)
+            return fit_positions(array, there, here, method)
         if name.endswith(("position_embedding/rows", "position_embedding/columns")):
             axis = 0 if name.endswith("rows") else 1
-            return fit_line(array, there.grid[axis], here.grid[axis], self.position_resize)
+            return fit_line(array, there.grid[axis], here.grid[axis], method)
         return array, ""
 
 

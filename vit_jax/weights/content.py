@@ -17,7 +17,7 @@ from vit_jax.weights import architecture
 from vit_jax.weights.architecture import POSITION_EMBEDDING, Family, find_grid, grid_of
 from vit_jax.weights.mapping import Reading, Tensors
 from vit_jax.weights.metadata import METADATA, translating
-from vit_jax.weights.resampling import is_grid
+from vit_jax.weights.resampling import BILINEAR_CORNER, is_grid
 
 DEFAULT_IMAGE_SIZE = 224
 AVERAGED = "the pixels' mean and deviation are averages over the file's channels"
@@ -50,6 +50,7 @@ class Stated:
     class_names: tuple[str, ...] = ()
     name: str = ""  # of the architecture
     loss: str = DEFAULT_LOSS  # it was trained with
+    position_resize: str = BILINEAR_CORNER  # the way of the library that the file is of
     assumed: tuple[str, ...] = ()  # what had to be assumed to read it
     remarks: tuple[str, ...] = ()  # what this package computes in another way
 
@@ -76,6 +77,7 @@ class Weights:
     unknown: tuple[str, ...] = ()  # tensors of the file that the model has no parameter for
     assumed: tuple[str, ...] = ()  # what neither the file nor the caller said
     remarks: tuple[str, ...] = ()  # what this package computes in another way
+    position_resize: str = BILINEAR_CORNER  # how the library that the file is of would do it
 
     @cached_property
     def options(self) -> ModelOptions:
@@ -163,6 +165,7 @@ def make_weights(
         unknown=reading.unknown,
         assumed=(*stated.assumed, *assumed),
         remarks=remarks,
+        position_resize=stated.position_resize,
     )
 
 
@@ -260,3 +263,9 @@ def unused_remarks(names: Sequence[str]) -> tuple[str, ...]:
         return ()
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return (f"{', '.join(names[:3])}{more} skipped: inference does not use them",)
+
+
+def fold_class_position(tensors: dict[str, np.ndarray], token: str, positions: str) -> None:
+    """Adds the class token's row of positions to the token, where registers have no such rows."""
+    tensors[token] = tensors[token] + tensors[positions][:, :1]
+    tensors[positions] = tensors[positions][:, 1:]

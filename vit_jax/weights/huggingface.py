@@ -15,7 +15,15 @@ from vit_jax.models.base import ModelOptions, as_pair
 from vit_jax.weights import metadata, preprocessor, tensor_file
 from vit_jax.weights.architecture import POSITION_EMBEDDING as TABLE_NAME
 from vit_jax.weights.architecture import axis_length, check_heads
-from vit_jax.weights.content import Hints, Stated, Weights, make_weights, unused_remarks, without
+from vit_jax.weights.content import (
+    Hints,
+    Stated,
+    Weights,
+    fold_class_position,
+    make_weights,
+    unused_remarks,
+    without,
+)
 from vit_jax.weights.files import Files, json_text, text
 from vit_jax.weights.huggingface_config import SIZES, options_of
 from vit_jax.weights.mapping import (
@@ -23,9 +31,9 @@ from vit_jax.weights.mapping import (
     DENSE,
     HEADS,
     HEADS_OUT,
+    ONE_LONG,
     Row,
     Tensors,
-    Transform,
     fused_dense,
     fused_heads,
     read_table,
@@ -33,6 +41,7 @@ from vit_jax.weights.mapping import (
     table,
     write_table,
 )
+from vit_jax.weights.resampling import BICUBIC_TORCH
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +54,13 @@ WRITTEN_ACTIVATIONS = {"erf": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "qui
 SEVERAL_LABELS = "multi_label_classification"
 LOSSES = {SEVERAL_LABELS: "sigmoid"}  # config.json's problem_type -> ours
 LAYER = "encoder.layer.{layer}"
-CLIP_LAYER = "vision_model.encoder.layers.{layer}"
+CLIP_LAYER = "encoder.layers.{layer}"
 PATCH_KERNELS = (
     "embeddings.patch_embeddings.projection.weight",
-    "vision_model.embeddings.patch_embedding.weight",
+    "embeddings.patch_embedding.weight",
 )
 # Of modules around a trunk, which a bare trunk's names leave out.
-PREFIXES = ("vit.", "deit.", "ijepa.", "dinov2.", "dinov2_with_registers.")
+PREFIXES = ("vit.", "deit.", "ijepa.", "dinov2.", "dinov2_with_registers.", "vision_model.")
 UNUSED = re.compile(  # by the vision tower's inference
     r"embeddings\.mask_token|decoder\..*|text_model\..*|text_projection\..*|logit_scale|logit_bias"
     r"|.*position_ids"
@@ -82,9 +91,6 @@ def never(options: Any) -> bool:
     return False
 
 
-ONE_LONG = Transform(  # (S, D) or (D) <-> (1, S, D)
-    lambda array, _: (array.reshape(1, -1, array.shape[-1]),), lambda array: array[0]
-)
 TABLE = table(
     Row("embeddings.cls_token", "class_token"),
     Row("embeddings.position_embeddings", "position_embedding"),
@@ -131,16 +137,16 @@ TABLE = table(
     ),
     Row(LAYER + ".mlp.weights_out.{weight,bias}", "blocks/mlp/dense2/{kernel,bias}", DENSE, never),
     # CLIP and SigLIP
-    Row("vision_model.embeddings.class_embedding", "class_token", ONE_LONG, never),
-    Row("vision_model.embeddings.position_embedding.weight", TABLE_NAME, ONE_LONG, never),
+    Row("embeddings.class_embedding", "class_token", ONE_LONG, never),
+    Row("embeddings.position_embedding.weight", TABLE_NAME, ONE_LONG, never),
     Row(
-        "vision_model.embeddings.patch_embedding.{weight,bias}",
+        "embeddings.patch_embedding.{weight,bias}",
         "embedding/{kernel,bias}",
         CONVOLUTION,
         never,
     ),
-    Row("vision_model.pre_layrnorm.{weight,bias}", "pre_norm/{scale,bias}", when=never),
-    Row("vision_model.post_layernorm.{weight,bias}", "norm/{scale,bias}", when=never),
+    Row("pre_layrnorm.{weight,bias}", "pre_norm/{scale,bias}", when=never),
+    Row("post_layernorm.{weight,bias}", "norm/{scale,bias}", when=never),
     Row(CLIP_LAYER + ".layer_norm{1,2}.{weight,bias}", "blocks/norm{1,2}/{scale,bias}", when=never),
     Row(
         CLIP_LAYER + ".self_attn.{q,k,v}_proj.{weight,bias}",
@@ -161,9 +167,9 @@ TABLE = table(
         never,
     ),
     Row("visual_projection.{weight,bias}", "head/{kernel,bias}", DENSE, never),
-    Row("vision_model.head.probe", "attention_pooling/probe", when=never),
+    Row("head.probe", "attention_pooling/probe", when=never),
     Row(
-        "vision_model.head.attention.in_proj_{weight,bias}",
+        "head.attention.in_proj_{weight,bias}",
         tuple(
             f"attention_pooling/attention/{name}/{{kernel,bias}}"
             for name in ("query", "key", "value")
@@ -172,18 +178,18 @@ TABLE = table(
         never,
     ),
     Row(
-        "vision_model.head.attention.out_proj.{weight,bias}",
+        "head.attention.out_proj.{weight,bias}",
         "attention_pooling/attention/out/{kernel,bias}",
         HEADS_OUT,
         never,
     ),
     Row(
-        "vision_model.head.layernorm.{weight,bias}",
+        "head.layernorm.{weight,bias}",
         "attention_pooling/norm/{scale,bias}",
         when=never,
     ),
     Row(
-        "vision_model.head.mlp.fc{1,2}.{weight,bias}",
+        "head.mlp.fc{1,2}.{weight,bias}",
         "attention_pooling/mlp/dense{1,2}/{kernel,bias}",
         DENSE,
         never,
@@ -191,17 +197,18 @@ TABLE = table(
 )
 
 
-def read(path: str, hints: Hints) -> Weights:
+def read(path: str, hints: Hints, prefix: str = "") -> Weights:
     """The weights of a folder's `model.safetensors`, with the `config.json` beside it."""
-    tensors, _ = tensor_file.read_tensors(path)
+    tensors, _ = tensor_file.read_tensors(path, prefix)
     classifies = "classifier.weight" in tensors
     stated = read_stated(pathlib.Path(path).parent, classifies)
+    prefixed = next((p for p in PREFIXES if any(name.startswith(p) for name in tensors)), "")
     tensors = renamed((name, trunk_name(name), array) for name, array in tensors.items())
     tensors, unused = without(tensors, UNUSED)
     if classifies:  # It takes the trunk's tokens: what else pools them is of no use.
-        others = re.compile(r"pooler\..*|vision_model\.(head|post_layernorm)\..*")
-        if "vision_model.head.probe" in tensors:  # SigLIP's classifier is behind the norm.
-            others = re.compile(r"vision_model\.head\..*")
+        others = re.compile(r"pooler\..*|(head|post_layernorm)\..*")
+        if "head.probe" in tensors:  # SigLIP's classifier is behind the norm.
+            others = re.compile(r"head\..*")
         tensors, pooler = without(tensors, others)
         unused += pooler
     else:  # A bare trunk may keep the names of the classes that it was trained on.
@@ -209,13 +216,18 @@ def read(path: str, hints: Hints) -> Weights:
     if "visual_projection.weight" in tensors:
         tensors["visual_projection.bias"] = np.zeros(len(tensors["visual_projection.weight"]), "f4")
     check_classifier(tensors)
+    if "embeddings.register_tokens" in tensors:
+        fold_class_position(tensors, "embeddings.cls_token", "embeddings.position_embeddings")
     num_heads = stated.options["num_heads"]
     kernel = next((name for name in PATCH_KERNELS if name in tensors), "")
     check_heads(num_heads, axis_length(tensors, kernel, 0))
     remarks = (*stated.remarks, *unused_remarks(unused))
+    reading = read_table(TABLE, tensors, num_heads)
     return make_weights(
         path,
-        read_table(TABLE, tensors, num_heads),
+        dataclasses.replace(
+            reading, file_names={k: full_name(v, prefixed) for k, v in reading.file_names.items()}
+        ),
         prefix_choices=prefix_choices(tensors, stated.options),
         stated=dataclasses.replace(stated, remarks=remarks),
         hints=hints,
@@ -225,7 +237,9 @@ def read(path: str, hints: Hints) -> Weights:
 
 def prefix_choices(tensors: Tensors, options: Mapping[str, Any]) -> tuple[int, ...]:
     """How many rows of positions come before the patches'."""
-    tokens = ("embeddings.cls_token", "vision_model.embeddings.class_embedding")
+    if not options.get("prefix_positions", True):
+        return (0,)
+    tokens = ("embeddings.cls_token", "embeddings.class_embedding")
     count = sum(name in tensors for name in (*tokens, "embeddings.distillation_token"))
     return (count,)
 
@@ -239,6 +253,11 @@ def check_classifier(tensors: Tensors) -> None:
             "(Dinov2ForImageClassification), which this package does not compute: without the "
             "tensors classifier.* it is loaded as a trunk."
         )
+
+
+def full_name(name: str, prefix: str) -> str:
+    """The inverse of `trunk_name`."""
+    return name if name.startswith(("classifier.", "visual_projection.")) else prefix + name
 
 
 def trunk_name(name: str) -> str:
@@ -271,7 +290,7 @@ def stated_by_config(config: Mapping[str, Any], classifies: bool) -> Stated:
     if all(name == f"LABEL_{index}" for index, name in enumerate(names)):  # the library's default
         names = ()
     loss = LOSSES.get(config.get("problem_type"), DEFAULT_LOSS)
-    return Stated(options, class_names=names, loss=loss)
+    return Stated(options, class_names=names, loss=loss, position_resize=BICUBIC_TORCH)
 
 
 def files(path: str, parameters: Tensors, options: ModelOptions, model_file: ModelFile) -> Files:
@@ -283,7 +302,7 @@ def files(path: str, parameters: Tensors, options: ModelOptions, model_file: Mod
     if not preprocessing.antialias:
         logger.warning("Note: %s.", SAMPLING_REMARK)
     tensors = {
-        name if name.startswith("classifier.") else f"vit.{name}": array
+        full_name(name, "vit."): array
         for name, array in write_table(TABLE, parameters, options).items()
     }
     return {

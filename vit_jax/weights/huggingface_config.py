@@ -68,6 +68,7 @@ KEYS: dict[str, Translation] = {
     "use_swiglu_ffn": lambda value: {"mlp": "swiglu" if value else "dense"},
     "vision_use_head": nothing,
 }
+TOWERS = ("vision_config", "text_config", "vision_config_dict", "text_config_dict")
 VIT_DEFAULTS = {"num_attention_heads": 12, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
 DINOV2_DEFAULTS = {**VIT_DEFAULTS, "layer_norm_eps": 1e-6}
 CLIP_DEFAULTS = {"num_attention_heads": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
@@ -122,7 +123,7 @@ def options_of(config: Mapping[str, Any], classifies: bool) -> dict[str, Any]:
     kind = kind_of(config)
     options = dict(kind.options)
     towers = {**config, **(config.get("vision_config") or {})}
-    ignored = ("vision_config", "text_config") if "vision_config" in config else ()
+    ignored = TOWERS if "vision_config" in config else ()
     for key, value in {**kind.defaults, **towers}.items():
         if key in ignored:
             continue

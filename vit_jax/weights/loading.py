@@ -20,7 +20,7 @@ from vit_jax.weights import architecture
 from vit_jax.weights.adapt import Adaptation, Report
 from vit_jax.weights.content import Hints, Weights
 from vit_jax.weights.formats import is_workdir, read_weights
-from vit_jax.weights.resampling import check_method
+from vit_jax.weights.resampling import AUTO, check_method
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def load_model(
     ema: bool = False,
     *,
     source_grid: tuple[int, int] | None = None,
-    position_resize: str = "bilinear_corner",
+    position_resize: str = AUTO,
     **options: Any,
 ) -> ImageClassifier:
     """A model with the weights at `path`.
@@ -44,8 +44,9 @@ def load_model(
       checkpoint: of a workdir: "latest", "best" or a step.
       ema: of a workdir: the averaged parameters.
       source_grid: (rows, columns) of the file's position embeddings, where nothing else tells.
-      position_resize: how position embeddings are resampled to another grid: "bilinear_corner",
-        "bilinear" or "bicubic"; see `vit_jax.weights.resampling.resize_matrix`.
+      position_resize: how position embeddings are resampled to another grid: "auto" (as the
+        library that the file is of would), "bilinear_corner", "bilinear", "bicubic" or
+        "bicubic_torch"; see `vit_jax.weights.resampling.resize_matrix`.
       **options: the model's options that differ from the file's, such as `image_size` or
         `num_classes`; and those that the file does not tell, such as `num_heads` or `gelu`.
 
@@ -63,7 +64,7 @@ def load_model(
 
 
 def build_model(
-    weights: Weights, options: Mapping[str, Any], position_resize: str = "bilinear_corner"
+    weights: Weights, options: Mapping[str, Any], position_resize: str = AUTO
 ) -> ImageClassifier:
     """The model that the weights make up, with `options` instead of its own; see `load_model`."""
     check_method(position_resize)
@@ -114,7 +115,7 @@ def fit_weights(
     *,
     skip: str = "",
     class_names: Sequence[str] = (),
-    position_resize: str = "bilinear_corner",
+    position_resize: str = AUTO,
 ) -> tuple[dict[str, Any], Report]:
     """Parameters to start training from.
 

@@ -78,6 +78,9 @@ CONVOLUTION = Transform(  # (out, in, height, width) <-> (height, width, in, out
 )
 
 
+ONE_LONG = Transform(  # (S, D) or (D) <-> (1, S, D)
+    lambda array, _: (array.reshape(1, -1, array.shape[-1]),), lambda array: array[0]
+)
 POINTWISE_HEAD = Transform(  # a 1×1 convolution (K, D, 1, 1) <-> a dense layer (D, K); biases stay
     lambda array, _: (array.reshape(array.shape[:2]).T if array.ndim == 4 else array,),
     lambda array: array.T[..., None, None] if array.ndim == 2 else array,

@@ -27,10 +27,19 @@ from vit_jax.weights.architecture import (
     num_heads_of_width,
     registered_name,
 )
-from vit_jax.weights.content import Hints, Stated, Weights, make_weights, unused_remarks, without
+from vit_jax.weights.content import (
+    Hints,
+    Stated,
+    Weights,
+    fold_class_position,
+    make_weights,
+    unused_remarks,
+    without,
+)
 from vit_jax.weights.files import Files, json_text
 from vit_jax.weights.mapping import Tensors, find_row, read_table, write_table
 from vit_jax.weights.metadata import per_channel
+from vit_jax.weights.resampling import BICUBIC
 from vit_jax.weights.timm_config import (
     ACTIVATIONS,
     BIT_EPSILONS,
@@ -76,9 +85,9 @@ ARCHITECTURES = {
 }
 
 
-def read(path: str, hints: Hints) -> Weights:
+def read(path: str, hints: Hints, prefix: str = "") -> Weights:
     """The weights of a timm file, with what its metadata or the `config.json` beside it says."""
-    tensors, entries = tensor_file.read_tensors(path)
+    tensors, entries = tensor_file.read_tensors(path, prefix)
     stated = read_stated(pathlib.Path(path), entries)
     tensors, unused = without(tensors, UNUSED)
     options, assumed = dict(stated.options), []
@@ -94,6 +103,9 @@ def read(path: str, hints: Hints) -> Weights:
             raise WeightsError(f"its metadata says width={claim}, but its tensors have {width}.")
         check_heads(options["num_heads"], width)
         options["norm_after_pooling"] = "fc_norm.weight" in tensors
+    if "register_tokens" in tensors:  # DINOv2's own name of them.
+        fold_class_position(tensors, "cls_token", "pos_embed")
+        options["prefix_positions"] = False
     packed = is_packed_in(tensors)
     return make_weights(
         path,
@@ -168,7 +180,7 @@ def read_stated(path: pathlib.Path, entries: Mapping[str, str]) -> Stated:
         return Stated.by(metadata.read_entry(entries[METADATA_KEY], metadata.METADATA))
     file = path.with_name("config.json")
     if not metadata.is_used(file, "architecture"):
-        return Stated()
+        return Stated(position_resize=BICUBIC)
     with metadata.translating(file):
         return stated_by_config(metadata.read_json(file))
 

@@ -20,6 +20,7 @@ from vit_jax.models.layers import LAYER_NORM_EPSILON
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata
 from vit_jax.weights.content import Stated
+from vit_jax.weights.resampling import BICUBIC, BILINEAR, BILINEAR_CORNER
 from vit_jax.weights.translation import Arguments, Translation, article, named, nothing, only
 
 POOLINGS = {"token": CLASS_TOKEN_POOLING, "avg": AVERAGE_POOLING, "map": ATTENTION_POOLING}
@@ -99,6 +100,14 @@ def mlp(value: Any) -> Arguments:
         raise ValueError
     return {"mlp": "swiglu" if value else "dense"}
 
+
+# What timm's names contain -> how it resizes their positions; others bicubically.
+POSITION_RESIZES = {
+    "flexivit": BILINEAR,
+    "base_patch16_radio_v3": BILINEAR_CORNER,
+    "huge_patch16_radio_v3": BILINEAR_CORNER,
+    "radio": BILINEAR,
+}
 
 TRAINING = dict.fromkeys(
     (
@@ -240,7 +249,17 @@ def stated_by_config(config: Arguments) -> Stated:
     size = overrides.get("img_size") or given.get("input_size", DEFAULT_INPUT_SIZE)[1:]
     options["image_size"] = as_pair("image_size", size)
     names = metadata.ordered_names(given.get("label_names") or ())
-    return Stated(options, preprocessing_of(given, min(options["image_size"])), names)
+    return Stated(
+        options,
+        preprocessing_of(given, min(options["image_size"])),
+        names,
+        position_resize=position_resize_of(architecture),
+    )
+
+
+def position_resize_of(architecture: str) -> str:
+    """How timm resizes positions of that architecture."""
+    return next((way for part, way in POSITION_RESIZES.items() if part in architecture), BICUBIC)
 
 
 @functools.cache

@@ -60,6 +60,15 @@ TABLE = table(
     Row("patch_embed.proj.{weight,bias}", "embedding/{kernel,bias}", CONVOLUTION),
     Row("cls_token", "class_token"),
     Row("reg_token", "registers"),
+    # DINOv2's own names.
+    Row("register_tokens", "registers", when=never),
+    Row(
+        "blocks.{layer}.mlp.w12.{weight,bias}",
+        ("blocks/mlp/gate/{kernel,bias}", "blocks/mlp/dense1/{kernel,bias}"),
+        fused_dense(2),
+        never,
+    ),
+    Row("blocks.{layer}.mlp.w3.{weight,bias}", "blocks/mlp/dense2/{kernel,bias}", DENSE, never),
     Row("pos_embed", "position_embedding"),
     Row("norm_pre.{weight,bias}", "pre_norm/{scale,bias}"),
     Row("blocks.{layer}.norm{1,2}.{weight,bias}", "blocks/norm{1,2}/{scale,bias}"),
