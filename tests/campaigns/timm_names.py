@@ -5,6 +5,9 @@ The first command needs timm, the second this package; they may be two environme
     PYTHON_WITH_TIMM -m tests.campaigns.timm_names write /tmp/timm_names
     python -m tests.campaigns.timm_names read /tmp/timm_names
 
+`golden tests/golden/timm` instead of `write` writes a few, tiny, for the tests (timm 1.0.31, torch
+2.13.0).
+
 Each model has two blocks of 16 features a head with random parameters, and lies in a folder as timm
 saves it for the Hub. The second command prints a line for each: the largest difference of the
 logits, or the message that refuses it; and exits with 1 if any is wrong or ends in a traceback.
@@ -32,11 +35,34 @@ NUM_CLASSES = 5
 FIXED_WIDTHS = ("vit_base_mci_224",)  # by their stem
 
 
+# A name of each kind; with so few features, on a grid that is no square.
+GOLDEN = (
+    "beit3_base_patch16_224",
+    "eva02_base_patch14_224",
+    "eva02_tiny_patch14_224",
+    "eva_giant_patch14_224",
+    "vit_base_patch16_clip_quickgelu_224",
+    "vit_base_patch32_siglip_256",
+    "vit_giant_patch14_reg4_dinov2",
+    "vit_small_patch16_rope_224",
+    "vit_small_plus_patch16_dinov3_qkvb",
+)
+TINY = {"embed_dim": 16, "patch_size": 4, "img_size": (12, 16), "num_classes": NUM_CLASSES}
+
+
+def write_golden(folder: pathlib.Path) -> None:
+    """Writes a folder for each model of GOLDEN."""
+    import timm
+
+    for name in GOLDEN:
+        ratio = {"mlp_ratio": 4.0} if "giant" in name else {}  # Half of it is the gate.
+        model = timm.create_model(name, **TINY, num_heads=2, depth=2, **ratio)
+        write_model(model, folder / name, TINY["img_size"])
+
+
 def write(folder: pathlib.Path, pattern: str) -> None:
     """Writes a folder for each model: timm's files, and `expected.npz` with images and logits."""
     import timm
-    import torch
-    from timm.models import save_for_hf
 
     for module in MODULES:
         for name in timm.list_models(pattern, module=module):
@@ -46,13 +72,21 @@ def write(folder: pathlib.Path, pattern: str) -> None:
             except Exception as error:  # timm cannot build every model smaller.
                 print(f"{module} {name}: timm cannot shrink it: {error!r}", file=sys.stderr)
                 continue
-            randomize(model)
-            images = np.random.default_rng(0).normal(size=(2, *size, 3)).astype(np.float32)
-            with torch.no_grad():
-                outputs = model.eval()(torch.from_numpy(images.transpose(0, 3, 1, 2).copy()))
-            target.mkdir(parents=True, exist_ok=True)
-            save_for_hf(model, target, safe_serialization=True)
-            np.savez(target / "expected.npz", images=images, logits=outputs.numpy())
+            write_model(model, target, size)
+
+
+def write_model(model, target: pathlib.Path, size) -> None:
+    """Writes one model's folder, its parameters drawn anew."""
+    import torch
+    from timm.models import save_for_hf
+
+    randomize(model)
+    images = np.random.default_rng(0).normal(size=(2, *size, 3)).astype(np.float32)
+    with torch.no_grad():
+        outputs = model.eval()(torch.from_numpy(images.transpose(0, 3, 1, 2).copy()))
+    target.mkdir(parents=True, exist_ok=True)
+    save_for_hf(model, target, safe_serialization=True)
+    np.savez(target / "expected.npz", images=images, logits=outputs.numpy())
 
 
 def shrunk(name: str, module: str):
@@ -126,13 +160,16 @@ def read(folder: pathlib.Path, pattern: str) -> int:
 def main() -> int:
     """Parses the command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("command", choices=("write", "read"))
+    parser.add_argument("command", choices=("write", "golden", "read"))
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--names", default="*", help="only those that match")
     arguments = parser.parse_args()
     if arguments.command == "read":
         return read(arguments.folder, f"*/{arguments.names}")
-    write(arguments.folder, arguments.names)
+    if arguments.command == "golden":
+        write_golden(arguments.folder)
+    else:
+        write(arguments.folder, arguments.names)
     return 0
 
 

@@ -32,6 +32,8 @@ SUPPORTED = (
     "ViTMSNForImageClassification",
     "ViTMAEModel",
     "ViTModel_no_bias",
+    "DINOv3ViTModel",
+    "DINOv3ViTModel_swiglu",
 )
 BLOCK = r"encoder\.layers?\.(\d+)\."
 
@@ -284,3 +286,23 @@ def test_positions_are_resized_as_the_files_library_does(tmp_path, caplog):
     assert "grid 3×3 → 5×5, bicubic_torch" in caplog.text
     vit_jax.load_model(GOLDEN / "timm_token.safetensors", num_heads=2, image_size=64)
     assert "grid 4×4 → 8×8, bicubic\n" in caplog.text
+
+
+TIMM = sorted(path.name for path in (GOLDEN / "timm").iterdir())
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timms_architectures_compute_as_timm_does(name):
+    """On a grid of 3×4 patches; written by `tests/campaigns/timm_names.py`."""
+    expected = golden(f"timm/{name}/expected")
+    model = vit_jax.load_model(GOLDEN / "timm" / name)
+    np.testing.assert_allclose(
+        logits(model, expected["images"]), expected["logits"], rtol=0, atol=1e-5
+    )
+
+
+def test_rotary_positions_that_nothing_tells_are_not_guessed(tmp_path):
+    folder = shutil.copytree(GOLDEN / "timm/vit_small_patch16_rope_224", tmp_path / "folder")
+    (folder / "config.json").unlink()
+    with pytest.raises(WeightsError, match=r"config\.json tells, and there is none"):
+        vit_jax.load_model(folder, num_heads=2)

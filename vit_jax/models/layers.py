@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax.models.positions import relative_logits
+from vit_jax.models.positions import relative_logits, rotary_angles, rotate
 
 LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
 DENSE_MLP, SWIGLU = "dense", "swiglu"
@@ -80,6 +80,8 @@ class Attention(nnx.Module):
       qkv_bias: queries, keys and values have biases.
       query_key_norm: LayerNorm on the queries and keys of each head.
       relative_length: length of the sequence whose relative positions bias the logits; 0: none.
+      rotary: queries and keys are turned by their positions on the options' grid.
+      out_norm: LayerNorm before the output's layer.
     """
 
     def __init__(
@@ -90,6 +92,8 @@ class Attention(nnx.Module):
         qkv_bias: bool = True,
         query_key_norm: bool = False,
         relative_length: int = 0,
+        rotary: bool = False,
+        out_norm: bool = False,
     ):
         width, heads, dtype = options.width, options.num_heads, options.dtype
         kwargs = {"kernel_init": xavier_uniform, "dtype": dtype, "rngs": rngs}
@@ -106,7 +110,10 @@ class Attention(nnx.Module):
             self.relative_positions = nnx.Param(
                 options.position_std * jax.random.normal(rngs.params(), shape)
             )
+        if out_norm:
+            self.norm = layer_norm(width, options, rngs)
         self.query_key_norm, self.relative = query_key_norm, relative_length > 0
+        self.rotary_options, self.out_norm = options if rotary else None, out_norm
         self.dropout_rate = options.attention_dropout_rate
 
     def __call__(
@@ -121,6 +128,9 @@ class Attention(nnx.Module):
         query, key_, value = self.query(x), self.key(memory), self.value(memory)
         if self.query_key_norm:
             query, key_ = self.query_norm(query), self.key_norm(key_)
+        if self.rotary_options is not None:
+            angles = rotary_angles(self.rotary_options)
+            query, key_ = rotate(query, angles), rotate(key_, angles)
         query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
         logits = jnp.einsum(
             "...qhd,...khd->...hqk", query, key_, preferred_element_type=jnp.float32
@@ -129,11 +139,17 @@ class Attention(nnx.Module):
             logits = logits + relative_logits(query, self.relative_positions[...])
         weights = jax.nn.softmax(logits)
         dropped = dropout(weights, self.dropout_rate, key).astype(value.dtype)
-        return self.out(jnp.einsum("...hqk,...khd->...qhd", dropped, value)), weights
+        y = jnp.einsum("...hqk,...khd->...qhd", dropped, value)
+        if self.out_norm:
+            y = self.norm(y.reshape(*y.shape[:-2], -1)).reshape(y.shape)
+        return self.out(y), weights
 
 
 class MLP(nnx.Module):
-    """Dense, GELU, Dense, with dropout after both; `options`: gelu, dtype."""
+    """Dense, GELU, Dense, with dropout after both; `options`: gelu, dtype.
+
+    With `inner_norm` a LayerNorm stands before the second layer; `options`: norm_epsilon.
+    """
 
     def __init__(
         self,
@@ -145,16 +161,21 @@ class MLP(nnx.Module):
         dropout_rate: float = 0.0,
         kernel_init: Callable = xavier_uniform,
         bias_init: Callable = nearly_zero,
+        inner_norm: bool = False,
     ):
         inits: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
         self.dense1 = nnx.Linear(width, hidden_width, dtype=options.dtype, rngs=rngs, **inits)
         self.dense2 = nnx.Linear(hidden_width, width, dtype=options.dtype, rngs=rngs, **inits)
         self.gelu, self.dropout_rate = options.gelu, dropout_rate
+        self.inner_norm = inner_norm
+        if inner_norm:
+            self.norm = layer_norm(hidden_width, options, rngs)
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """[..., D] -> [..., D]."""
         key1, key2 = split(key, 2)
         x = dropout(GELU[self.gelu](self.dense1(x)), self.dropout_rate, key1)
+        x = self.norm(x) if self.inner_norm else x
         return dropout(self.dense2(x), self.dropout_rate, key2)
 
 
@@ -169,19 +190,44 @@ class SwiGLU(nnx.Module):
         rngs: nnx.Rngs,
         *,
         dropout_rate: float = 0.0,
+        inner_norm: bool = False,
     ):
         kwargs: dict[str, Any] = {"dtype": options.dtype, "rngs": rngs}
         kwargs |= {"kernel_init": xavier_uniform, "bias_init": nearly_zero}
         self.gate = nnx.Linear(width, hidden_width, **kwargs)
         self.dense1 = nnx.Linear(width, hidden_width, **kwargs)
         self.dense2 = nnx.Linear(hidden_width, width, **kwargs)
-        self.dropout_rate = dropout_rate
+        self.dropout_rate, self.inner_norm = dropout_rate, inner_norm
+        if inner_norm:
+            self.norm = layer_norm(hidden_width, options, rngs)
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """[..., D] -> [..., D]."""
         key1, key2 = split(key, 2)
         x = dropout(jax.nn.silu(self.gate(x)) * self.dense1(x), self.dropout_rate, key1)
+        x = self.norm(x) if self.inner_norm else x
         return dropout(self.dense2(x), self.dropout_rate, key2)
+
+
+class AttentionPooling(nnx.Module):
+    """Multi-head attention pooling (MAP, arXiv 2106.04560): a learned probe attends to the tokens.
+
+    No residual around the attention, one around the MLP, and no dropout.
+    """
+
+    def __init__(self, options: Any, rngs: nnx.Rngs):
+        self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, options.width)))
+        self.attention = Attention(options, rngs)
+        self.norm = layer_norm(options.width, options, rngs)
+        self.mlp = MLP(options.width, options.mlp_width, options, rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, D]."""
+        probe = jnp.broadcast_to(
+            self.probe[...].astype(tokens.dtype), (len(tokens), 1, tokens.shape[-1])
+        )
+        x, _ = self.attention(probe, memory=tokens)
+        return (x + self.mlp(self.norm(x)))[:, 0]
 
 
 def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:

@@ -37,6 +37,7 @@ from vit_jax.models.layers import (
     MLP,
     SWIGLU,
     Attention,
+    AttentionPooling,
     SwiGLU,
     dropout,
     layer_norm,
@@ -44,17 +45,19 @@ from vit_jax.models.layers import (
     scan_blocks,
     split,
     stochastic_depth,
-    xavier_uniform,
 )
 from vit_jax.models.patches import PatchEmbedding, PatchOptions, drop_patches
 from vit_jax.models.positions import (
+    CENTRED,
     EVERY_LAYER,
     EVERY_LAYER_SHARED,
+    INDICES,
     LEARNED_1D,
     LEARNED_2D,
     PLACEMENTS,
     POSITIONS,
     RELATIVE,
+    ROTARY,
     SINCOS_2D,
     STEM,
     TABLES,
@@ -75,7 +78,7 @@ class ViTOptions(PatchOptions):
     mlp_width: int  # the MLP's hidden size
     num_heads: int
 
-    positions: str = LEARNED_1D  # or "learned_2d", "sincos_2d", "relative", "none"
+    positions: str = LEARNED_1D  # or "learned_2d", "sincos_2d", "relative", "rotary_2d", "none"
     position_placement: str = STEM  # or "every_layer", "every_layer_shared"
     position_std: float = 0.02  # spread of the initial position embeddings
     kernel_std: float = 0.0  # spread of the initial kernels, the head's too; 0: the reference's
@@ -94,6 +97,11 @@ class ViTOptions(PatchOptions):
     patch_dropout_rate: float = 0.0  # share of patches left out in training (arXiv 2212.00794)
     layer_scale: float = 0.0  # initial factors on the branches (arXiv 2103.17239); 0: none
     query_key_norm: bool = False  # LayerNorm on queries and keys (arXiv 2302.05442)
+    rotary_temperature: float = 10_000.0  # of rotary positions: their longest period over 2π
+    rotary_coordinates: str = INDICES  # or "centred" (DINOv3)
+    rotary_reference: int = 0  # side of the grid that indices are scaled to (EVA-02); 0: its own
+    attention_norm: bool = False  # LayerNorm before the attention's last layer (BEiT-3, EVA-02)
+    mlp_norm: bool = False  # LayerNorm before the MLP's last layer
     qkv_bias: bool = True  # queries, keys and values have biases
     mlp: str = DENSE_MLP  # or "swiglu" (arXiv 2002.05202)
     gelu: str = "tanh"  # or "erf", or OpenAI's "quick"
@@ -104,7 +112,7 @@ class ViTOptions(PatchOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, 1, "depth", "mlp_width", "num_heads", "scan_unroll")
-        require_at_least(self, 0, "num_registers", "representation_size")
+        require_at_least(self, 0, "num_registers", "representation_size", "rotary_reference")
         require_not_negative(self, "position_std", "kernel_std", "layer_scale")
         require_rates(
             self,
@@ -121,6 +129,7 @@ class ViTOptions(PatchOptions):
             stochastic_depth_schedule=(LINEAR, CONSTANT),
             gelu=GELU,
             mlp=MLPS,
+            rotary_coordinates=(INDICES, CENTRED),
         )
         if self.width % self.num_heads:
             raise ConfigError(
@@ -140,6 +149,11 @@ class ViTOptions(PatchOptions):
             raise ConfigError(
                 f"{chosen}: model.width={self.width} must be a multiple of {divisor}."
             )
+        if kind in ROTARY and (self.width // self.num_heads % 4 or self.rotary_temperature < 1):
+            raise ConfigError(
+                f"{chosen}: model.width / model.num_heads = {self.width // self.num_heads} must be "
+                f"a multiple of 4, and model.rotary_temperature={self.rotary_temperature} at least 1."
+            )
         if placement != STEM:
             if kind not in TABLES:
                 raise ConfigError(
@@ -151,7 +165,7 @@ class ViTOptions(PatchOptions):
                     f"{chosen} is one fixed table: model.position_placement must be 'stem' or "
                     "'every_layer_shared', not 'every_layer'."
                 )
-        if self.patch_dropout_rate and (placement != STEM or kind == RELATIVE):
+        if self.patch_dropout_rate and (placement != STEM or kind in (RELATIVE, *ROTARY)):
             raise ConfigError(
                 f"model.patch_dropout_rate={self.patch_dropout_rate} needs positions that are "
                 f"added at the stem, not {chosen} with model.position_placement={placement!r}."
@@ -209,10 +223,17 @@ class Block(nnx.Module):
             qkv_bias=options.qkv_bias,
             query_key_norm=options.query_key_norm,
             relative_length=options.num_tokens if relative else 0,
+            rotary=options.positions in ROTARY,
+            out_norm=options.attention_norm,
         )
         self.norm2 = layer_norm(options.width, options, rngs)
         self.mlp = MLPS[options.mlp](
-            options.width, options.mlp_width, options, rngs, dropout_rate=options.dropout_rate
+            options.width,
+            options.mlp_width,
+            options,
+            rngs,
+            dropout_rate=options.dropout_rate,
+            inner_norm=options.mlp_norm,
         )
         if options.layer_scale:
             self.layer_scale1 = nnx.Param(jnp.full(options.width, options.layer_scale, jnp.float32))
@@ -235,27 +256,6 @@ class Block(nnx.Module):
         y = self.mlp(self.norm2(x), mlp_key)
         y = y * self.layer_scale2[...].astype(y.dtype) if self.options.layer_scale else y
         return x + stochastic_depth(y, drop_rate, depth_key2), weights
-
-
-class AttentionPooling(nnx.Module):
-    """Multi-head attention pooling (MAP, arXiv 2106.04560): a learned probe attends to the tokens.
-
-    No residual around the attention, one around the MLP, and no dropout.
-    """
-
-    def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
-        self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, options.width)))
-        self.attention = Attention(options, rngs)
-        self.norm = layer_norm(options.width, options, rngs)
-        self.mlp = MLP(options.width, options.mlp_width, options, rngs)
-
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """[B, N, D] -> [B, D]."""
-        probe = jnp.broadcast_to(
-            self.probe[...].astype(tokens.dtype), (len(tokens), 1, tokens.shape[-1])
-        )
-        x, _ = self.attention(probe, memory=tokens)
-        return (x + self.mlp(self.norm(x)))[:, 0]
 
 
 class VisionTransformer(ImageClassifier):

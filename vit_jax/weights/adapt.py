@@ -37,6 +37,8 @@ FIXED_OPTIONS = (
     "num_heads",
     "query_key_norm",
     "mlp",
+    "mlp_norm",
+    "attention_norm",
     "pre_norm",
     "final_norm",
     "token_mlp_width",
@@ -59,6 +61,9 @@ SILENT_OPTIONS = (
     "pool_padding",
     "positions",
     "position_placement",
+    "rotary_temperature",
+    "rotary_coordinates",
+    "rotary_reference",
 )
 HEAD_OPTIONS = ("num_classes", "representation_size")  # Heads of other models are of no use.
 ROOT = "conv_root/kernel"  # what a ResNet's first convolution ends in

@@ -82,6 +82,8 @@ def vit_options(parameters: Tensors, sizes: Mapping = VIT_SIZES) -> dict[str, An
     options["query_key_norm"] = "blocks/attention/query_norm/scale" in parameters
     options["qkv_bias"] = "blocks/attention/query/bias" in parameters
     options["mlp"] = SWIGLU if "blocks/mlp/gate/kernel" in parameters else DENSE_MLP
+    options["attention_norm"] = "blocks/attention/norm/scale" in parameters
+    options["mlp_norm"] = "blocks/mlp/norm/scale" in parameters
     options["pre_norm"] = "pre_norm/scale" in parameters
     options["final_norm"] = "norm/scale" in parameters
     if "attention_pooling/probe" in parameters:

@@ -12,6 +12,7 @@ from vit_jax.errors import ConfigError, WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
+from vit_jax.models.positions import LEARNED_1D, LEARNED_TABLES
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import architecture
 from vit_jax.weights.architecture import POSITION_EMBEDDING, Family, find_grid, grid_of
@@ -20,6 +21,7 @@ from vit_jax.weights.metadata import METADATA, translating
 from vit_jax.weights.resampling import BILINEAR_CORNER, is_grid
 
 DEFAULT_IMAGE_SIZE = 224
+ROTATED = re.compile(r"blocks/attention/(query|key)(_norm)?/")  # what rotary positions turn
 AVERAGED = "the pixels' mean and deviation are averages over the file's channels"
 NARROWED = ("layer_scale",)  # Tensors only show whether there is one.
 LEFT_OPEN = {"pooling": (CLASS_TOKEN_POOLING, AVERAGE_POOLING)}  # by tensors; others they show
@@ -42,6 +44,32 @@ class Hints:
 
 
 @dataclasses.dataclass(frozen=True)
+class HeadOrder:
+    """How a file orders the features of a head that rotary positions turn in pairs.
+
+    Ours are the rows' first halves of pairs, the columns', and then the second halves alike.
+    """
+
+    interleaved: bool  # The halves of a pair are neighbours.
+    column_first: bool  # before the rows'
+
+    def indices(self, width: int) -> np.ndarray:
+        """For each of our features its index in the file's heads of that width."""
+        pairs = np.arange(width // 2)  # in the file's order
+        if self.column_first:
+            pairs = np.roll(pairs, width // 4)
+        halves = (2 * pairs, 2 * pairs + 1) if self.interleaved else (pairs, pairs + width // 2)
+        return np.concatenate(halves)
+
+    def apply(self, parameters: Tensors) -> dict[str, np.ndarray]:
+        """The parameters with queries and keys in our order."""
+        return {
+            name: array[..., self.indices(array.shape[-1])] if ROTATED.match(name) else array
+            for name, array in parameters.items()
+        }
+
+
+@dataclasses.dataclass(frozen=True)
 class Stated:
     """Statements of a file, or of one beside it, besides its tensors."""
 
@@ -51,6 +79,7 @@ class Stated:
     name: str = ""  # of the architecture
     loss: str = DEFAULT_LOSS  # it was trained with
     position_resize: str = BILINEAR_CORNER  # the way of the library that the file is of
+    head_order: HeadOrder | None = None  # of rotary positions
     assumed: tuple[str, ...] = ()  # what had to be assumed to read it
     remarks: tuple[str, ...] = ()  # what this package computes in another way
 
@@ -129,9 +158,10 @@ def make_weights(
     Raises:
       WeightsError: tensors are missing, or contradict what is stated.
     """
-    parameters = reading.parameters
+    order, parameters = stated.head_order, reading.parameters
+    parameters = order.apply(parameters) if order else parameters
     family = architecture.find_family(reading)
-    shown = family.options(parameters)
+    shown = with_rotations(family.options(parameters), stated)
     check_stated(stated, family, shown)
     exact = {option: value for option, value in shown.items() if option not in NARROWED}
     shows_size = family.patch_axis and family.patch_axis[0] in parameters
@@ -147,9 +177,8 @@ def make_weights(
         assumed.append("pixels are normalised to [-1, 1]")
     with translating(METADATA):
         complete = family.options_class(**options)
-    preprocessing, remarks = stated.preprocessing or Preprocessing(), stated.remarks
-    if preprocessing.for_channels(complete.channels) != preprocessing:
-        remarks = (*remarks, AVERAGED)
+    preprocessing = stated.preprocessing or Preprocessing()
+    averages = preprocessing.for_channels(complete.channels) != preprocessing
     model_file = ModelFile(
         name=stated.name or architecture.name_of(complete),
         options=dataclasses.asdict(complete),
@@ -164,9 +193,16 @@ def make_weights(
         file_names=reading.file_names,
         unknown=reading.unknown,
         assumed=(*stated.assumed, *assumed),
-        remarks=remarks,
+        remarks=(*stated.remarks, AVERAGED) if averages else stated.remarks,
         position_resize=stated.position_resize,
     )
+
+
+def with_rotations(shown: Mapping[str, Any], stated: Stated) -> dict[str, Any]:
+    """The options that tensors show, with rotary positions if they are stated: no tensor is theirs."""
+    claim = stated.options.get("positions")
+    learned = shown.get("positions") == LEARNED_1D and claim in LEARNED_TABLES
+    return {**shown, "positions": claim} if learned else dict(shown)
 
 
 def with_defaults(

@@ -58,6 +58,7 @@ CLIP_LAYER = "encoder.layers.{layer}"
 PATCH_KERNELS = (
     "embeddings.patch_embeddings.projection.weight",
     "embeddings.patch_embedding.weight",
+    "embeddings.patch_embeddings.weight",
 )
 # Of modules around a trunk, which a bare trunk's names leave out.
 PREFIXES = ("vit.", "deit.", "ijepa.", "dinov2.", "dinov2_with_registers.", "vision_model.")
@@ -136,6 +137,29 @@ TABLE = table(
         never,
     ),
     Row(LAYER + ".mlp.weights_out.{weight,bias}", "blocks/mlp/dense2/{kernel,bias}", DENSE, never),
+    # DINOv3
+    Row("embeddings.patch_embeddings.{weight,bias}", "embedding/{kernel,bias}", CONVOLUTION, never),
+    Row("layer.{layer}.norm{1,2}.{weight,bias}", "blocks/norm{1,2}/{scale,bias}", when=never),
+    Row("layer.{layer}.layer_scale{1,2}.lambda1", "blocks/layer_scale{1,2}", when=never),
+    Row(
+        "layer.{layer}.attention.{q,k,v}_proj.{weight,bias}",
+        "blocks/attention/{query,key,value}/{kernel,bias}",
+        HEADS,
+        never,
+    ),
+    Row(
+        "layer.{layer}.attention.o_proj.{weight,bias}",
+        "blocks/attention/out/{kernel,bias}",
+        HEADS_OUT,
+        never,
+    ),
+    Row(
+        "layer.{layer}.mlp.{gate,up,down}_proj.{weight,bias}",
+        "blocks/mlp/{gate,dense1,dense2}/{kernel,bias}",
+        DENSE,
+        never,
+    ),
+    Row("norm.{weight,bias}", "norm/{scale,bias}", when=never),
     # CLIP and SigLIP
     Row("embeddings.class_embedding", "class_token", ONE_LONG, never),
     Row("embeddings.position_embedding.weight", TABLE_NAME, ONE_LONG, never),
@@ -216,7 +240,8 @@ def read(path: str, hints: Hints, prefix: str = "") -> Weights:
     if "visual_projection.weight" in tensors:
         tensors["visual_projection.bias"] = np.zeros(len(tensors["visual_projection.weight"]), "f4")
     check_classifier(tensors)
-    if "embeddings.register_tokens" in tensors:
+    tensors = with_key_biases(tensors)
+    if {"embeddings.register_tokens", "embeddings.position_embeddings"} <= tensors.keys():
         fold_class_position(tensors, "embeddings.cls_token", "embeddings.position_embeddings")
     num_heads = stated.options["num_heads"]
     kernel = next((name for name in PATCH_KERNELS if name in tensors), "")
@@ -242,6 +267,16 @@ def prefix_choices(tensors: Tensors, options: Mapping[str, Any]) -> tuple[int, .
     tokens = ("embeddings.cls_token", "embeddings.class_embedding")
     count = sum(name in tensors for name in (*tokens, "embeddings.distillation_token"))
     return (count,)
+
+
+def with_key_biases(tensors: Tensors) -> dict[str, np.ndarray]:
+    """The tensors with DINOv3's biases of keys, which are 0 and not in its files."""
+    added = {
+        name.replace("q_proj", "k_proj"): np.zeros_like(array)
+        for name, array in tensors.items()
+        if re.fullmatch(r"layer\.\d+\.attention\.q_proj\.bias", name)
+    }
+    return {**added, **tensors}
 
 
 def check_classifier(tensors: Tensors) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from vit_jax.errors import ConfigError
 from vit_jax.model_file import as_tuple
+from vit_jax.models.positions import CENTRED, ROTARY_2D
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights.translation import Arguments, Translation, named, nothing, only
 
@@ -67,10 +68,22 @@ KEYS: dict[str, Translation] = {
     "pruned_heads": only({}, None),
     "use_swiglu_ffn": lambda value: {"mlp": "swiglu" if value else "dense"},
     "vision_use_head": nothing,
+    # DINOv3's; biases and kinds of MLP are read off the tensors.
+    **dict.fromkeys(("query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias"), nothing),
+    **dict.fromkeys(("pos_embed_jitter", "pos_embed_rescale", "pos_embed_shift"), nothing),
+    "use_gated_mlp": nothing,
+    "rope_theta": lambda value: {"rotary_temperature": float(value)},
+    "rope_parameters": lambda value: {"rotary_temperature": float(value["rope_theta"])},
 }
 TOWERS = ("vision_config", "text_config", "vision_config_dict", "text_config_dict")
 VIT_DEFAULTS = {"num_attention_heads": 12, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
 DINOV2_DEFAULTS = {**VIT_DEFAULTS, "layer_norm_eps": 1e-6}
+DINOV3_DEFAULTS = {
+    "num_attention_heads": 6,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-5,
+    "rope_theta": 100.0,
+}
 CLIP_DEFAULTS = {"num_attention_heads": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 SIGLIP_DEFAULTS = {
     "num_attention_heads": 12,
@@ -97,6 +110,11 @@ class Kind:
 
 
 AVERAGE = {"pooling": AVERAGE_POOLING}
+DINOV3 = {
+    "pooling": CLASS_TOKEN_POOLING,
+    "positions": ROTARY_2D,
+    "rotary_coordinates": CENTRED,
+}
 REGISTERS = {"pooling": CLASS_TOKEN_POOLING, "prefix_positions": False}
 SIGLIP = Kind("SigLIP", SIGLIP_DEFAULTS, {"pooling": ATTENTION_POOLING}, AVERAGE)
 CLIP = Kind("CLIP", CLIP_DEFAULTS, classifier_options=AVERAGE)
@@ -108,6 +126,7 @@ KINDS = {
     "ijepa": Kind("I-JEPA", VIT_DEFAULTS, AVERAGE),
     "dinov2": Kind("DINOv2", DINOV2_DEFAULTS),
     "dinov2_with_registers": Kind("DINOv2", DINOV2_DEFAULTS, REGISTERS),
+    "dinov3_vit": Kind("DINOv3", DINOV3_DEFAULTS, DINOV3),
     "clip_vision_model": CLIP,
     "clip": CLIP,
     "siglip_vision_model": SIGLIP,
@@ -127,6 +146,8 @@ def options_of(config: Mapping[str, Any], classifies: bool) -> dict[str, Any]:
     for key, value in {**kind.defaults, **towers}.items():
         if key in ignored:
             continue
+        if key == "hidden_act" and value == "silu" and towers.get("use_gated_mlp"):
+            continue  # of the SwiGLU's gate
         try:
             options |= KEYS[key](value)
         except KeyError:

@@ -94,6 +94,7 @@ def read(path: str, hints: Hints, prefix: str = "") -> Weights:
     if "patch_embed.proj.weight" in tensors:
         width = axis_length(tensors, "patch_embed.proj.weight", 0)
         check_names(tensors)
+        check_is_stated(tensors, options)
         if "num_heads" not in options:
             hinted = hints.options.get("num_heads")
             options["num_heads"] = num_heads_of_width(width) if hinted is None else hinted
@@ -159,11 +160,22 @@ def is_packed_in(tensors: Tensors) -> bool:
 def with_key_biases(tensors: Tensors) -> dict[str, np.ndarray]:
     """The tensors with EVA's biases of keys, which are 0 and not in its files."""
     added = {
-        name.replace("q_bias", "k_bias"): np.zeros_like(array)
+        re.sub(r"\.q_", ".k_", name): np.zeros_like(array)
         for name, array in tensors.items()
-        if re.fullmatch(r"blocks\.\d+\.attn\.q_bias", name)
+        if re.fullmatch(r"blocks\.\d+\.attn\.(q_bias|q_proj\.bias)", name)
     }
-    return {**tensors, **added}
+    return {**added, **tensors}
+
+
+def check_is_stated(tensors: Tensors, options: Mapping[str, Any]) -> None:
+    """Raises WeightsError for EVA's tensors, which do not show rotary positions, without a config."""
+    eva = re.compile(r"blocks\.0\.(gamma_1|attn\.q_bias|attn\.q_proj\..*|mlp\.fc1_g\..*)")
+    name = next((name for name in tensors if eva.fullmatch(name)), None)
+    if name and "num_heads" not in options:
+        raise WeightsError(
+            f"{name} is a tensor of timm's EVA, EVA-02 or DINOv3, whose positions only their "
+            "config.json tells, and there is none: put it beside the file."
+        )
 
 
 def prefix_choices(tensors: Tensors, options: Mapping[str, Any]) -> tuple[int, ...]:

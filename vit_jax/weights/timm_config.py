@@ -17,9 +17,10 @@ from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
 from vit_jax.models.base import as_pair
 from vit_jax.models.layers import LAYER_NORM_EPSILON
+from vit_jax.models.positions import CENTRED, INDICES, LEARNED_1D_ROTARY_2D, ROTARY_2D
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata
-from vit_jax.weights.content import Stated
+from vit_jax.weights.content import HeadOrder, Stated
 from vit_jax.weights.resampling import BICUBIC, BILINEAR, BILINEAR_CORNER
 from vit_jax.weights.translation import Arguments, Translation, article, named, nothing, only
 
@@ -109,6 +110,15 @@ POSITION_RESIZES = {
     "radio": BILINEAR,
 }
 
+
+def reference(value: Any) -> Arguments:
+    """The side of the grid that rotary positions are counted in."""
+    sides = {value} if value is None or isinstance(value, int) else set(value)
+    if len(sides) != 1:
+        raise ValueError
+    return {"rotary_reference": sides.pop() or 0}
+
+
 TRAINING = dict.fromkeys(
     (
         *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate"),
@@ -145,8 +155,8 @@ CLASSES: dict[str, Mapping[str, Translation]] = {
         "mlp_layer": mlp,
         "proj_bias": only(True),
         "pool_include_prefix": only(False),
-        "scale_attn_norm": only(False),
-        "scale_mlp_norm": only(False),
+        "scale_attn_norm": nothing,
+        "scale_mlp_norm": nothing,
         "embed_norm_layer": only(None),
         "block_fn": only(None),
         "attn_layer": only(None),
@@ -159,15 +169,26 @@ CLASSES: dict[str, Mapping[str, Translation]] = {
         "use_post_transformer_norm": nothing,
         "use_abs_pos_emb": nothing,
         "qkv_fused": nothing,
-        "ref_feat_shape": nothing,
+        "scale_mlp": nothing,
+        "scale_attn_inner": nothing,
+        "swiglu_mlp": nothing,
+        "swiglu_align_to": nothing,
+        "rope_rescale_coords": nothing,
+        "rope_shift_coords": nothing,
+        "rope_jitter_coords": nothing,
+        "attn_only_layer_scale": only(False),
         "global_pool": named("pooling", {"token": CLASS_TOKEN_POOLING, "avg": AVERAGE_POOLING}),
-        "use_rot_pos_emb": only(False),
-        "swiglu_mlp": only(False),
-        "scale_mlp": only(False),
-        "scale_attn_inner": only(False),
         "use_post_norm": only(False),
-        "attn_type": only("eva"),
-        "rope_type": only("cat"),
+        "attn_type": only("eva", "rope"),
+        "num_kv_heads": only(None),
+        # The reader takes the next two apart.
+        "use_rot_pos_emb": nothing,
+        "rope_rotate_half": nothing,
+        "rope_grid_indexing": nothing,
+        "rope_type": named("rotary_coordinates", {"cat": INDICES, "dinov3": CENTRED}),
+        "rope_temperature": lambda value: {"rotary_temperature": float(value)},
+        "rope_grid_offset": only(0, 0.0),
+        "ref_feat_shape": reference,
     },
     "MlpMixer": {
         **TRAINING,
@@ -243,7 +264,11 @@ def stated_by_config(config: Arguments) -> Stated:
     arguments |= {
         key: given[key] for key in ("num_classes", "global_pool") if given.get(key) is not None
     }
-    options = translate(architecture, {**arguments, **overrides})
+    arguments |= overrides
+    options = translate(architecture, arguments)
+    if arguments.get("use_rot_pos_emb"):
+        learned = arguments.get("use_abs_pos_emb", True)
+        options["positions"] = LEARNED_1D_ROTARY_2D if learned else ROTARY_2D
     if "num_heads" in overrides and "embed_dim" not in overrides:
         del options["width"]  # With its heads known, a model of another width is no contradiction.
     size = overrides.get("img_size") or given.get("input_size", DEFAULT_INPUT_SIZE)[1:]
@@ -254,6 +279,15 @@ def stated_by_config(config: Arguments) -> Stated:
         preprocessing_of(given, min(options["image_size"])),
         names,
         position_resize=position_resize_of(architecture),
+        head_order=head_order(arguments) if arguments.get("use_rot_pos_emb") else None,
+    )
+
+
+def head_order(arguments: Arguments) -> HeadOrder:
+    """How timm orders the features that rotary positions turn."""
+    return HeadOrder(
+        interleaved=not arguments.get("rope_rotate_half", False),
+        column_first=arguments.get("rope_grid_indexing", "ij") == "xy",
     )
 
 

@@ -82,7 +82,21 @@ TABLE = table(
         "blocks/attention/{query,key}_norm/{scale,bias}",
     ),
     Row("blocks.{layer}.attn.proj.{weight,bias}", "blocks/attention/out/{kernel,bias}", HEADS_OUT),
+    Row("blocks.{layer}.attn.norm.{weight,bias}", "blocks/attention/norm/{scale,bias}"),
+    Row("blocks.{layer}.mlp.norm.{weight,bias}", "blocks/mlp/norm/{scale,bias}"),
     # EVA's.
+    Row(
+        "blocks.{layer}.attn.{q,k,v}_proj.{weight,bias}",
+        "blocks/attention/{query,key,value}/{kernel,bias}",
+        HEADS,
+        never,
+    ),
+    Row(
+        "blocks.{layer}.mlp.fc1_{g,x}.{weight,bias}",
+        "blocks/mlp/{gate,dense1}/{kernel,bias}",
+        DENSE,
+        never,
+    ),
     Row(
         "blocks.{layer}.attn.{q,k,v}_bias", "blocks/attention/{query,key,value}/bias", HEADS, never
     ),
