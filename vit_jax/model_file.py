@@ -12,6 +12,7 @@ from vit_jax.errors import CheckpointError, ConfigError
 FORMAT_VERSION = 1
 FILE_NAME = "model.json"
 DEFAULT_LOSS = "softmax"
+KEYS = frozenset(("format_version", "model", "preprocessing", "class_names", "loss"))
 CROPS = ("resize", "center")
 INTERPOLATIONS = ("bilinear", "bicubic")
 
@@ -110,6 +111,8 @@ def from_json(content: dict[str, Any]) -> ModelFile:
     preprocessing = {key: as_tuple(value) for key, value in content["preprocessing"].items()}
     name, class_names = options.pop("name"), content["class_names"]
     loss = content.get("loss", DEFAULT_LOSS)
+    if unknown := content.keys() - KEYS:
+        raise KeyError(f"the key {min(unknown)!r} is not known: a newer vit_jax wrote it")
     if not isinstance(class_names, list) or not all(
         isinstance(text, str) for text in (name, loss, *class_names)
     ):
