@@ -306,3 +306,12 @@ def test_rotary_positions_that_nothing_tells_are_not_guessed(tmp_path):
     (folder / "config.json").unlink()
     with pytest.raises(WeightsError, match=r"config\.json tells, and there is none"):
         vit_jax.load_model(folder, num_heads=2)
+
+
+@pytest.mark.parametrize("format", ["timm", "huggingface", "npz"])
+def test_rotary_positions_are_never_lost_in_writing(format, tmp_path):
+    """Their learned half must not be taken for the whole."""
+    model = vit_jax.load_model(GOLDEN / "timm/eva02_tiny_patch14_224")
+    path = tmp_path / ("out.npz" if format == "npz" else "out")
+    with pytest.raises(WeightsError, match=r"model\.(positions|mlp|pooling|norm_after_pooling)="):
+        vit_jax.save_model(model, path, format)

@@ -16,7 +16,7 @@ from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.layers import DENSE_MLP
 from vit_jax.models.mixer import MixerOptions
-from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, SINCOS_2D, STEM, TABLES
+from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, ROTARY, SINCOS_2D, STEM, TABLES
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
 from vit_jax.weights import huggingface, native, npz, program, timm
@@ -205,7 +205,8 @@ def without_head(
 
 def needs_table(target: Format, options: ModelOptions) -> bool:
     """Whether positions that the format does not know can be written out as a learned table."""
-    if getattr(options, "positions", None) not in TABLES or options.position_placement != STEM:
+    positions = getattr(options, "positions", None)
+    if positions not in TABLES or positions in ROTARY or options.position_placement != STEM:
         return False
     return any(
         getattr(options, option) not in target.values.get(option, (getattr(options, option),))
