@@ -18,8 +18,10 @@ B/16 79.84, L/16 75.72 %. On ImageNet-21k, then fine-tuned on ImageNet at 384 px
 Ti/16 78.22, S/32 79.58, B/32 83.59, S/16 83.73, R26+S/32 83.85, B/16 85.49, L/16 85.59,
 R50+L/32 85.99 %. Each is the best of its model's runs; the files' names tell its settings.
 
-Values are the paper's and those of the authors' vit_i1k.py and vit_i21k.py in Big Vision. The class
-token is the paper's on both datasets; vit_i21k.py averages patches.
+Values are the paper's and those of the authors' vit_i1k.py (at 5f95305) and vit_i21k.py (at 2f3f493)
+in Big Vision. So on ImageNet the class token has no position, and positions start with a spread of
+1 / sqrt(width), as in Big Vision's models/vit.py. On ImageNet-21k the model is that of the released
+files, whose class token has a position; vit_i21k.py averages patches instead.
 """
 
 from typing import NamedTuple
@@ -31,7 +33,7 @@ from vit_jax.models.registry import model_options
 from vit_jax.recipes.arguments import choose, split_arguments
 from vit_jax.recipes.datasets import PRETRAINING
 from vit_jax.recipes.models import TRANSFORMERS
-from vit_jax.recipes.starts import held_out, pretraining
+from vit_jax.recipes.starts import big_vision_pixels, held_out, pretraining
 
 
 class Level(NamedTuple):
@@ -86,6 +88,7 @@ def get_config(arguments: str = "b16") -> ConfigDict:
     data = PRETRAINING[dataset or "imagenet2012"]
 
     config = pretraining(TRANSFORMERS[model], data)
+    big_vision_pixels(config)
     config.batch_size = 4096
     config.total_epochs = 300.0
     config.warmup_steps = 10_000
@@ -103,7 +106,11 @@ def get_config(arguments: str = "b16") -> ConfigDict:
     if data.source:  # ImageNet: Big Vision trains on 99 % of it, with a hidden layer in the head.
         held_out(config, train_percent=99)
         config.model.head_bias = -6.9
-        config.model.representation_size = model_options(config.model.name).width
+        width = model_options(config.model.name).width
+        config.model.representation_size = width
+        # The class token is put before the patches after these have their positions.
+        config.model.prefix_positions = False
+        config.model.position_std = width**-0.5
     parts = regularization.split("+") if regularization else []
     if sum(part.startswith("wd") for part in parts) > 1:
         raise ConfigError(f"{arguments!r}: choose one weight decay, wd0.1 or wd0.03.")

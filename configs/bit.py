@@ -33,7 +33,7 @@ from vit_jax.data.sources.registry import open_source
 from vit_jax.recipes.arguments import choose, choose_epochs, split_arguments
 from vit_jax.recipes.datasets import PRETRAINING, finetuning_dataset
 from vit_jax.recipes.models import RESNETS
-from vit_jax.recipes.starts import finetuning, pretraining
+from vit_jax.recipes.starts import big_vision_pixels, finetuning, pretraining
 
 
 class Row(NamedTuple):
@@ -131,6 +131,7 @@ def adam_pretraining(arguments: str, name: str, dataset: str, epochs: str) -> Co
     row = rows[owner]
 
     config = pretraining(name, PRETRAINING[dataset])
+    big_vision_pixels(config)
     if owner != form:
         config.note = f"Table 3 has no row for {name} on {dataset}: this is the one of {owner}."
     config.batch_size = 4096
@@ -149,6 +150,7 @@ def adam_pretraining(arguments: str, name: str, dataset: str, epochs: str) -> Co
 def sgd_pretraining(name: str, dataset: str) -> ConfigDict:
     """Pre-training with SGD."""
     config = pretraining(name, PRETRAINING[dataset])
+    big_vision_pixels(config)
     config.batch_size = 4096
     config.total_epochs = float(SCHEDULES[dataset].length)
     config.warmup_steps = 5_000

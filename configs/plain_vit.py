@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from vit_jax.recipes.arguments import choose
 from vit_jax.recipes.datasets import IMAGENET
-from vit_jax.recipes.starts import held_out, pretraining
+from vit_jax.recipes.starts import big_vision_pixels, held_out, pretraining
 
 EPOCHS = ("90", "150", "300")
 
@@ -25,6 +25,7 @@ def get_config(arguments: str = "90") -> ConfigDict:
     """The recipe for EPOCHS."""
     epochs = choose(arguments, arguments or "90", EPOCHS)
     config = pretraining("ViT-S/16", IMAGENET)
+    big_vision_pixels(config)
     config.batch_size = 1024
     config.total_epochs = float(epochs)
     config.warmup_steps = 10_000

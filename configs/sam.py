@@ -23,7 +23,7 @@ from vit_jax.models.registry import model_options
 from vit_jax.recipes.arguments import choose
 from vit_jax.recipes.datasets import IMAGENET
 from vit_jax.recipes.models import TRANSFORMERS
-from vit_jax.recipes.starts import held_out, pretraining
+from vit_jax.recipes.starts import big_vision_pixels, held_out, pretraining
 
 MODELS = ("s32", "s16", "b32", "b16")
 
@@ -32,6 +32,7 @@ def get_config(arguments: str = "b32") -> ConfigDict:
     """The recipe for MODEL."""
     model = choose(arguments, arguments or "b32", MODELS)
     config = pretraining(TRANSFORMERS[model], IMAGENET)
+    big_vision_pixels(config)
     config.batch_size = 4096
     config.total_epochs = 300.0
     config.warmup_steps = 10_000

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from vit_jax.models.registry import model_options
 from vit_jax.recipes.arguments import choose
 from vit_jax.recipes.datasets import Dataset
-from vit_jax.recipes.starts import pretraining
+from vit_jax.recipes.starts import big_vision_pixels, pretraining
 
 MODELS = {"g14": "ViT-g/14", "G14": "ViT-G/14"}
 JFT_3B = Dataset("", 3_000_000_000, 29_593, "")  # About 3 billion images.
@@ -26,6 +26,7 @@ JFT_3B = Dataset("", 3_000_000_000, 29_593, "")  # About 3 billion images.
 def get_config(arguments: str = "g14") -> ConfigDict:
     """The recipe for MODEL."""
     config = pretraining(MODELS[choose(arguments, arguments or "g14", MODELS)], JFT_3B)
+    big_vision_pixels(config)
     config.batch_size = 16_384
     config.total_steps = 1_000_000
     config.warmup_steps = 10_000

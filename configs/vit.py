@@ -10,6 +10,8 @@ has, the longest by default. Where it has no row, the model takes that of the ne
 
 Expected: ViT-B/16 pre-trained on ImageNet for 300 epochs and fine-tuned on it at 384 px reaches
 77.91 % (Table 5); on ImageNet-21k for 90 epochs 83.97 %; on JFT-300M for 7 epochs 84.15 %.
+
+The paper does not say how pictures are resized: here as in Big Vision, its authors' code.
 """
 
 from typing import NamedTuple
@@ -21,7 +23,7 @@ from vit_jax.models.vit import ViTOptions
 from vit_jax.recipes.arguments import choose, choose_epochs, split_arguments
 from vit_jax.recipes.datasets import PRETRAINING
 from vit_jax.recipes.models import TRANSFORMERS
-from vit_jax.recipes.starts import pretraining
+from vit_jax.recipes.starts import big_vision_pixels, pretraining
 
 
 class Row(NamedTuple):
@@ -112,6 +114,7 @@ def get_config(arguments: str = "b16") -> ConfigDict:
     row = rows[owner]
 
     config = pretraining(name, PRETRAINING[dataset])
+    big_vision_pixels(config)
     if owner != name:
         config.note = f"Table 3 has no row for {name} on {dataset}: this is the one of {owner}."
     config.batch_size = 4096

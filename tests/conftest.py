@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -10,6 +11,8 @@ import jaxlib.version
 import pytest
 from absl import flags
 from jax.experimental.compilation_cache import compilation_cache
+
+from tests.hub_server import HubServer
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Compiling takes most of the tests' time. With these it takes a tenth, here and in subprocesses.
@@ -48,3 +51,22 @@ def restored_logging():
     for logger, (level, handlers) in zip(loggers, before, strict=True):
         logger.setLevel(level)
         logger.handlers[:] = handlers
+
+
+@pytest.fixture
+def hub_server(tmp_path, monkeypatch):
+    """A stand-in for the Hub that the client library of this process asks, with an empty cache.
+
+    As HF_ENDPOINT and HF_HUB_CACHE do for a process that starts; it waits for nothing.
+    """
+    from huggingface_hub import constants
+
+    with HubServer() as server:
+        for constant in ("HUGGINGFACE_CO_URL_TEMPLATE", "ENDPOINT"):
+            address = getattr(constants, constant).replace(constants.ENDPOINT, server.url)
+            monkeypatch.setattr(constants, constant, address)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        yield server

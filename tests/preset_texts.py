@@ -10,11 +10,12 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from configs import deit, deit3
+from configs import deit, deit3, few_labels, mae
 from configs.augreg import DEFAULT_LEVELS, LEVELS
 from configs.vtab import TASKS
 from vit_jax.config import default_config, flatten, resolved
 from vit_jax.config_file import load_config
+from vit_jax.objectives.masked_patches import TARGETS
 from vit_jax.recipes.datasets import FINETUNING, PRETRAINING
 from vit_jax.recipes.models import ALL, RESNETS, TRANSFORMERS
 
@@ -38,20 +39,27 @@ PRESETS = {
     "augreg": [f"{model},{dataset}" for dataset in DEFAULT_LEVELS for model in AUGREG_MODELS]
     + [f"b16,imagenet2012,{level}" for level in LEVELS]
     + [f"b16,imagenet21k,,{part}" for part in ("wd0.03", "drop", "wd0.1+drop", "wd0.03+drop")],
+    "mixer": ["300", "60"],
     "plain_vit": ["90", "150", "300"],
     "deit": list(deit.MODELS),
+    "distill": [f"{model},deit" for model in deit.MODELS] + ["r50x1,patient"],
+    "few_labels": [*few_labels.OBJECTIVES, "finetune,100", "scratch,100,1"],
+    "mae": [f"{model},{stage}" for model in mae.MODELS for stage in mae.STAGES],
+    "masked_patches": [f"{model},{target}" for model in ("b16", "r50_b16") for target in TARGETS],
     "deit3": [f"{model},{epochs}" for epochs in deit3.TABLE for model in deit3.MODELS]
     + [
         f"{model},{epochs},finetune"
         for epochs in deit3.TABLE
         for model in deit3.MODELS
         if model != "s16" or epochs in deit3.ON_IMAGENET_21K
-    ],
+    ]
+    + [f"{model},{epochs},finetune384" for epochs in deit3.ON_IMAGENET for model in deit3.AT_384],
     "scaling_vit": ["g14", "G14"],
     "sam": ["s32", "s16", "b32", "b16"],
     "finetune": [f"{model},cifar10" for model in ALL]
     + [f"{model},{dataset}" for dataset in FINETUNING for model in ("b16", "h14")]
-    + ["b16,imagenet2012,384"],
+    + ["b16,imagenet2012,384", "l16,imagenet2012,384+drop"]
+    + [f"{model},cifar10,drop" for model in ("l16", "h14", "r50_b16", "r50_l32")],
     "vtab": [f"{task},l16" for task in TASKS],
 }
 

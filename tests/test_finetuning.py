@@ -8,9 +8,16 @@ import pytest
 
 from tests import tiny
 from tests.runs import read_metrics
-from vit_jax import load_model, train
+from vit_jax import create_model, load_model, save_model, train
 from vit_jax.checkpoint import restore_params
-from vit_jax.errors import CheckpointError, WeightsError
+from vit_jax.errors import CheckpointError, ConfigError, WeightsError
+from vit_jax.training import resuming
+from vit_jax.training.architecture import with_architecture
+
+MODEL = {
+    **{"image_size": 8, "channels": 1, "width": 32, "depth": 1, "num_heads": 2, "mlp_width": 64},
+    "num_classes": 3,
+}
 
 
 def tiny_config(classes, image_size, init=""):
@@ -54,14 +61,21 @@ def test_other_classes_then_a_higher_resolution_then_the_same_again(tmp_path, ca
 
     caplog.clear()
     config = tiny_config(("5", "6", "7"), 12, init=second)
+    config.model.update(dict.fromkeys(config.model, None) | {"num_classes": 0})  # As in `second`.
     config.optimizer.learning_rate = 0.0
     with caplog.at_level("INFO", logger="vit_jax"):
         train.run(config, str(third))
     assert set(statuses(caplog.text).values()) == {"loaded"}
     for before, after in zip(
-        *(jax.tree.leaves(restore_params(workdir)) for workdir in (second, third)), strict=True
+        *(jax.tree.leaves(restore_params(run)) for run in (second, third)), strict=True
     ):
         np.testing.assert_array_equal(before, after)
+    assert load_model(third).options == model.options
+
+    config.init = "gone"  # To go on, its description is not needed.
+    again = with_architecture(resuming.as_recorded(config, third))
+    recorded = resuming.read_record(third / "config.json")["config"]
+    assert resuming.as_json(again)["model"] == recorded["model"]
 
 
 def test_weights_are_not_written_over(tmp_path):
@@ -86,3 +100,28 @@ def test_a_dry_run_says_what_becomes_of_the_weights(tmp_path, caplog):
     with caplog.at_level("INFO", logger="vit_jax"):
         train.run(tiny_config(("5", "6", "7"), 12, init=tmp_path), "", dry_run=True)
     assert statuses(caplog.text)["head/kernel"] == "fresh"
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_dry_run_asks_nothing_of_the_network(hub_server, tmp_path, caplog, cached):
+    config = tiny_config(("0", "1"), 8, init="hf:somebody/vit")
+    model = create_model("ViT-Ti/2", **MODEL)
+    save_model(model, tmp_path / "ours", format="vit_jax")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
+    hub_server.add("somebody/vit", files)
+    if cached:
+        load_model("hf:somebody/vit")
+    hub_server.requests.clear()
+    with caplog.at_level("INFO", logger="vit_jax"):
+        train.run(config, "", dry_run=True)
+    assert hub_server.requests == []
+    would = "The run would fetch config.init=hf:somebody/vit. hf:somebody/vit: nothing of it"
+    assert (would in caplog.text) != cached
+    assert ("Weights from hf:somebody/vit: " in caplog.text) == cached
+
+    config.model.name = None
+    if cached:
+        train.run(config, "", dry_run=True)
+    else:
+        with pytest.raises(ConfigError, match=r"config.model.name is not set.*nothing of it"):
+            train.run(config, "", dry_run=True)

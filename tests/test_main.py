@@ -297,6 +297,41 @@ def test_more_steps_go_on_with_the_schedule_of_the_new_length(command, finished)
     assert saved_steps(workdir)[-1] == 6
 
 
+def test_a_preset_that_changed_since_goes_on_with_the_recorded_numbers(command, finished, tmp_path):
+    """What is set on the command line changes; what the machine needs is the config's."""
+    workdir, arguments = finished
+    changed = tmp_path / "tiny_of_today.py"
+    changed.write_text(
+        "from tests import tiny\n"
+        "def get_config():\n"
+        "    config = tiny.get_config()\n"
+        "    config.optimizer.learning_rate = 0.5\n"
+        "    config.optimizer.b2 = 0.5\n"
+        "    config.schedule.name = 'linear'\n"
+        "    config.batch_size = 64\n"
+        "    config.data.num_threads = 3\n"
+        "    return config\n"
+    )
+    same = tmp_path / "same"
+    shutil.copytree(workdir, same)
+    code, output = command(*arguments, LONGER, f"--workdir={same}")
+    assert code == 0, output
+    rest = [argument for argument in arguments if not argument.startswith("--config=")]
+    code, output = command(f"--config={changed}", *rest, LONGER)
+    assert code == 0, output
+    (line,) = (line for line in output.splitlines() if "The run goes on as" in line)
+    for text in (
+        "config.batch_size=32 (not 64), config.optimizer.b2=0.999 (not 0.5), "
+        "config.optimizer.learning_rate=0.001 (not 0.5)",
+        "config.schedule.name='cosine' (not 'linear')",
+    ):
+        assert text in line
+    assert "config.total_steps was 2 before this resume and is 6 now" in output
+    assert "config.data.num_threads was 0 before this resume and is 3 now" in output
+    for key in ("train/loss", "train/learning_rate"):
+        assert [r[key] for r in read_metrics(workdir)] == [r[key] for r in read_metrics(same)]
+
+
 def test_two_parts_equal_one_run_at_an_epochs_boundary(command, finished, tmp_path):
     # 64 images in batches of 32: the first part is exactly one epoch, and all warm-up.
     workdir, arguments = finished
@@ -319,7 +354,7 @@ def test_averaging_may_be_switched_on_and_off_again(command, finished):
     assert "has no averaged parameters: they start from here" in output
     assert "eval_ema/accuracy" in read_metrics(workdir)[-1]
     assert restore_params(workdir, ema=True).keys() == restore_params(workdir).keys()
-    code, output = command(*arguments, LONGER)
+    code, output = command(*arguments, LONGER, "--config.ema_decay=0")
     assert code == 0, output
     assert "config.ema_decay was 0.9 before this resume and is 0.0 now" in output
     assert "eval_ema/accuracy" not in read_metrics(workdir)[-1]
@@ -345,8 +380,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_last_checkpoint(c
     assert saved_steps(workdir) == [2]
     jax.tree.map(np.testing.assert_array_equal, restore_params(workdir), before)
     assert all(np.isfinite(r["train/loss"]) for r in read_metrics(workdir))
-    # Mended, the run goes on.
-    code, output = command(*arguments, LONGER)
+    # Mended, the run goes on; the rate that it had last is recorded.
+    code, output = command(*arguments, LONGER, "--config.optimizer.learning_rate=1e-3")
     assert code == 0, output
     assert [record["step"] for record in read_metrics(workdir)] == [1, 2, 3, 4, 5, 6]
 

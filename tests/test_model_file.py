@@ -131,3 +131,18 @@ def test_json_is_always_valid(tmp_path):
     write_json(tmp_path / "x.json", content)
     found = json.loads((tmp_path / "x.json").read_text(), parse_constant=pytest.fail)
     assert found == {"a": [None, 1.5, {"b": [None, None]}], "c": True}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}"])
+def test_a_run_without_its_file_is_told_where_to_get_another(tmp_path, content):
+    if content is not None:
+        (tmp_path / "model.json").write_bytes(content)
+    with pytest.raises(CheckpointError) as error:
+        read_model_file(tmp_path)
+    assert "has checkpoints" not in str(error.value)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(
+        CheckpointError, match="at its start in another --workdir: copy it"
+    ) as error:
+        read_model_file(tmp_path)
+    assert "not a run's workdir" not in str(error.value)

@@ -112,18 +112,19 @@ def last_step(workdir):
     return 0
 
 
-def stop_one(workdir, num_processes, number, index):
-    """Sends a signal to one process of a long run; returns all exit codes and outputs."""
+def stop_some(workdir, num_processes, number, *indices):
+    """Sends a signal to processes of a long run; returns all exit codes and outputs."""
     start_step = last_step(workdir)
     processes = start_processes(num_processes, *ENDLESS, f"--workdir={workdir}")
     wait_for_step(workdir, start_step + 5, processes)
-    processes[index].send_signal(number)
+    for index in indices:
+        processes[index].send_signal(number)
     return finish(processes, timeout=LIMIT_SECONDS)
 
 
-def check_one_signal(workdir, num_processes, number, index):
-    """One process's signal makes all save the same step."""
-    codes, outputs = stop_one(workdir, num_processes, number, index)
+def check_signal(workdir, num_processes, number, *indices):
+    """A signal to some processes makes all save the same step."""
+    codes, outputs = stop_some(workdir, num_processes, number, *indices)
     assert codes == [75] * num_processes, outputs
     stopped = {re.search(r"Stopped after step (\d+), which is saved", text)[1] for text in outputs}
     with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
@@ -133,7 +134,7 @@ def check_one_signal(workdir, num_processes, number, index):
 
 def check_one_death(workdir, num_processes, index):
     """One process's death ends the others, who say so."""
-    codes, outputs = stop_one(workdir, num_processes, signal.SIGKILL, index)
+    codes, outputs = stop_some(workdir, num_processes, signal.SIGKILL, index)
     assert codes[index] == -signal.SIGKILL
     for other in set(range(num_processes)) - {index}:
         assert codes[other] not in (0, 75), outputs
@@ -142,7 +143,7 @@ def check_one_death(workdir, num_processes, index):
 
 def test_two_processes_train_as_one_does_until_a_signal_to_one_stops_both(tmp_path):
     together, alone = tmp_path / "together", tmp_path / "alone"
-    check_one_signal(together, 2, signal.SIGTERM, index=1)
+    check_signal(together, 2, signal.SIGTERM, 1)
     assert main.main((*ENDLESS, "--config.total_steps=4", f"--workdir={alone}")) == 0
     losses, expected = ([r["train/loss"] for r in read_metrics(d)] for d in (together, alone))
     np.testing.assert_allclose(losses[:4], expected, rtol=0, atol=TOLERANCE)
@@ -222,9 +223,9 @@ def test_every_global_batch_has_the_same_images_in_the_same_order(num_processes)
 @pytest.mark.parametrize("num_processes", [2, 4])
 def test_any_process_may_stop_or_die(tmp_path, num_processes):
     workdir = tmp_path / "run"
-    check_one_signal(workdir, num_processes, signal.SIGINT, index=0)
+    check_signal(workdir, num_processes, signal.SIGINT, 0)
     check_one_death(workdir, num_processes, index=0)
-    check_one_signal(workdir, num_processes, signal.SIGTERM, index=num_processes - 1)
+    check_signal(workdir, num_processes, signal.SIGTERM, *range(num_processes))
     check_one_death(workdir, num_processes, index=num_processes - 1)
 
 

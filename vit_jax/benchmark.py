@@ -31,6 +31,7 @@ from vit_jax.data.loading.order import RowGenerator
 from vit_jax.devices import sharding
 from vit_jax.devices.hardware import peak_host_memory_bytes
 from vit_jax.errors import DataError
+from vit_jax.training.architecture import with_architecture
 
 STAGES = ("read", "decode and crop", "augment", "assemble", "transfer")
 
@@ -85,6 +86,7 @@ def measure_input(config: ConfigDict, seconds: float) -> InputSpeed:
       UserError: the config or its data cannot be used.
     """
     config_lib.validate(config)
+    config = with_architecture(config, cached_only=True)
     mesh = sharding.build_mesh(config.mesh)
     sharding.check_batch(config.batch_size, 1, mesh)
     rows, dataset = sharding.batch_sharding(mesh), open_dataset(config)
@@ -148,7 +150,7 @@ def measure_stages(
         for augment in augmentations:
             array = timed("augment", augment, array, rng)
         if images is None:
-            images = np.empty((config.batch_size, *array.shape), np.uint8)
+            images = np.empty((config.batch_size, *array.shape), array.dtype)
         timed("assemble", images.__setitem__, count % len(images), array)
         count += 1
 

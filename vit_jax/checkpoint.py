@@ -144,6 +144,14 @@ class Checkpoints:
             name.partition("/")[0].endswith(AVERAGED) for name in self._manager.metrics(step)
         )
 
+    def best(self) -> tuple[int, dict[str, float]] | None:
+        """The best checkpoint's step, and its score by the metric's name; None if there is none.
+
+        A name with "-" before it has the metric's negative.
+        """
+        step = self._best_step()
+        return None if step is None else (step, dict(self._manager.metrics(step)))
+
     def _best_step(self) -> int | None:
         """The best checkpoint's step; None if none was evaluated."""
         step = self._manager.best_step()

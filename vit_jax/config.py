@@ -13,10 +13,11 @@ from ml_collections.config_dict import placeholder
 
 from vit_jax import objectives
 from vit_jax.choices import unused_options
+from vit_jax.data.balance import SAMPLINGS, ClassWeights
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.data.images.transforms import train_operations
-from vit_jax.data.sources.columns import is_columns
-from vit_jax.data.sources.holding_out import is_fold
+from vit_jax.data.sources.columns import Columns
+from vit_jax.data.sources.holding_out import Fold
 from vit_jax.durations import DURATIONS, UNITS
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import read_evaluators
@@ -26,6 +27,7 @@ from vit_jax.kinds import (
     Count,
     Expression,
     FactorRule,
+    Few,
     Flag,
     Fraction,
     Kind,
@@ -39,16 +41,19 @@ from vit_jax.kinds import (
     tuple_of,
     whole,
 )
+from vit_jax.model_file import INTERPOLATIONS, PIXEL_DTYPES, Range
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
 from vit_jax.sections import check, section_of
 from vit_jax.weights.resampling import POSITION_RESIZES, is_grid
+from vit_jax.writers import WRITERS
 
 logger = logging.getLogger(__name__)
 
 
+DEFAULT_MODEL = "ViT-B/16"
 Epochs = number(0, 1_000_000)
 Name = Annotated[
     str,
@@ -60,39 +65,7 @@ def _is_grid_or_none(value: Any) -> bool:
     return value == () or (is_grid(value) and max(value) <= 10_000)
 
 
-Columns = Annotated[
-    str, Kind("NAME=COLUMN,... where NAME is path, label, labels or split, or ''", is_columns)
-]
-Fold = Annotated[str, Kind("k/K, the k-th of K parts, such as 2/5, or '' for none", is_fold)]
 Grid = Annotated[tuple, Kind("(rows, columns), or () for none", _is_grid_or_none)]
-
-# Keys and sections of earlier versions -> what they are called now.
-MOVED = {
-    "loss": "objective.loss",
-    "label_smoothing": "objective.label_smoothing",
-    "mixing": "objective.mixing",
-}
-
-# Keys whose default is not what versions before them did -> what those did.
-EARLIER = {
-    "data.holding_out": "hash",
-    "ema_warmup": True,
-    "optimizer.gradient_dtype": "model",
-    "optimizer.sharpness.shares": 1,
-}
-
-
-def recorded_values(content: dict) -> dict[str, Any]:
-    """The flat values of a recorded config by their present names, completed by `EARLIER`."""
-    return EARLIER | {current_name(key): value for key, value in flatten(content).items()}
-
-
-def current_name(key: str) -> str:
-    """The present name of a key of an earlier version; any other key's own name."""
-    for old, new in MOVED.items():
-        if key == old or key.startswith(f"{old}."):
-            return new + key.removeprefix(old)
-    return key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,20 +94,29 @@ class Data:
     train_crop: Text = "inception"  # Of data/images/crops.py, with arguments: inception(0.2, 1).
     flip: Flag = True  # Mirror every other training image, at random.
     augmentation: Text = ""  # Of data/images/augmentation.py: randaug_tf(2, 15) | random_erasing
+    class_weights: ClassWeights = ""  # In the loss: balanced, or a number for each; "": all are 1.
+    sampling: one_of(*SAMPLINGS) = (
+        "natural"  # How often classes come: balanced, sqrt; docs/data.md.
+    )
     shuffle: one_of("global", "blocks") = "global"  # blocks: neighbours stay together, for buckets.
     on_error: one_of("raise", "skip") = "raise"  # skip: what cannot be read is masked and counted.
     max_skipped: Share = 0.1  # Share of the examples beyond which skipping ends the run.
     repeated_augmentation: whole(1) = 1  # Copies of an image in a batch, each augmented anew.
     eval_crop: one_of("resize", "center") = "resize"  # resize: the whole image.
-    eval_resize: whole(1) = 256  # The smaller side before the centre crop.
-    interpolation: one_of("bilinear", "bicubic") = "bilinear"
+    eval_resize: whole(1, 10_000) = 256  # The smaller side before the centre crop.
+    interpolation: one_of(*INTERPOLATIONS) = "bilinear"
+    eval_interpolation: one_of("same", *INTERPOLATIONS) = "same"  # In evaluation.
     antialias: Flag = True  # False: the reference's resize, which does not.
     mean: tuple_of(Amount) = (0.5,)  # Of pixels in [0, 1], for all channels or for each.
     std: tuple_of(Positive) = (0.5,)  # Pixels become (pixel - mean) / std.
     bit_depth: whole(8, 16) = 16  # Of the values in files with 16 bits of grey: 12, say.
+    value_range: Range = ()  # Of the values in files: (black, white); (): as their type says.
+    dtype: one_of(*PIXEL_DTYPES) = "uint8"  # Of pixels on their way to the model; float32 is exact.
     max_image_gib: Positive = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
-    num_threads: Count = 0  # Decoding threads; 0: chosen from the number of cores.
-    num_workers: whole(-1) = -1  # Decoding processes besides; -1: chosen from the number of cores.
+    num_threads: Few = 0  # Decoding threads; 0: chosen from the number of cores.
+    num_workers: whole(
+        -1, 1000
+    ) = -1  # Decoding processes besides; -1: chosen from the number of cores.
     cache_gib: Amount = 0.0  # Of memory in each process, for decoded training images.
 
 
@@ -149,9 +131,9 @@ class Objective:
 class Model:
     """`config.model`: a name, beside every option of every architecture, which is None until set."""
 
-    name: Text = "ViT-B/16"  # One of `vit_jax.list_models()`.
+    name: optional(Text) = None  # One of `vit_jax.list_models()`; None: as `init`, else ViT-B/16.
     num_classes: Count = 0  # 0: as many as the data has.
-    image_size: Anything = 224  # Or (height, width).
+    image_size: Anything = None  # 224, or (height, width); None: the model's own, mostly 224.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +168,7 @@ class Optimizer:
     layer_decay: number(0.01, 1) = 1.0  # Of the rate, from each block to the one below it.
     accumulation_steps: whole(1) = 1  # The batch is split into so many micro-batches.
     gradient_dtype: one_of("float32", "model") = "float32"  # Of sums over `mesh.data`: see docs.
+    reduce_once: Flag = False  # Along `mesh.fsdp` too, which takes memory: see docs.
     sharpness: Sharpness = Sharpness()
 
 
@@ -224,6 +207,14 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
+class Log:
+    """`config.log`: who gets the metrics, beside the workdir's files and TensorBoard's."""
+
+    writers: tuple_of(one_of(*WRITERS)) = ()  # See docs/training.md.
+    project: Text = "vit_jax"  # Under which they keep the run; an experiment, with MLflow.
+
+
+@dataclasses.dataclass(frozen=True)
 class Profile:
     """`config.profile`: a trace for TensorBoard's profiler."""
 
@@ -258,14 +249,18 @@ class Config:
     checkpoint_every_examples: Count = 0  # The same.
     log_every_steps: whole(1) = 50  # Of the console and the metrics files.
     keep_checkpoints: whole(1) = 1  # The latest so many are kept, and the best one.
+    watchdog_minutes: Amount = 0.0  # Without a step, evaluation or save: end with 75. 0: never.
     evaluators: Text = ""  # See vit_jax/evaluators; "": the objective's own.
     best_metric: Text = "auto"  # Or eval/accuracy, -eval/loss (the lowest), ...; "": keep no best.
+    stop_after: Count = 0  # Evaluations in a row without a better one: the run ends. 0: never.
     ema_decay: Fraction = 0.0  # Of the averaged parameters; 0: none.
     ema_warmup: Flag = True  # A faster average at first; False: `ema_decay` from the start.
-    init: Text = ""  # Weights to start from: a workdir, an export, .npz, .safetensors, ...
+    init: Text = ""  # Weights to start from: a workdir, an export, .npz, hf:USER/NAME, ...
     init_skip: Expression = ""  # Parameters that start fresh all the same.
+    init_head_map: Text = ""  # Rows of another head by class: names | FILE: class_mapping.py.
     init_checkpoint: Text = "latest"  # Of a workdir: latest | best | the number of a step.
     init_ema: Flag = False  # Of a workdir: its averaged parameters.
+    init_teacher: Text = ""  # Weights of the model that objectives such as distillation learn from.
     init_source_grid: Grid = ()  # (rows, columns) of a file's positions, where it does not say.
     init_position_resize: one_of(*POSITION_RESIZES) = "auto"
     data: Data = Data()
@@ -275,6 +270,7 @@ class Config:
     schedule: Schedule = Schedule()
     sweep: Sweep = Sweep()
     mesh: Mesh = Mesh()
+    log: Log = Log()
     profile: Profile = Profile()
 
 
@@ -322,10 +318,14 @@ def resolved(config: ConfigDict) -> dict[str, Any]:
 
 
 def model_options(config: ConfigDict, num_classes: int) -> ModelOptions:
-    """The model's complete options: the named architecture's, with those that the config sets."""
+    """The model's complete options: the named architecture's, with those that the config sets.
+
+    An objective that does not classify trains a model without a head.
+    """
     chosen = {key: value for key, value in config.model.items() if value is not None}
-    name = chosen.pop("name")
-    return registry.model_options(name, **{**chosen, "num_classes": num_classes})
+    name = chosen.pop("name", DEFAULT_MODEL)
+    classifies = objectives.find_objective(config.objective.name).CLASSIFIES
+    return registry.model_options(name, **{**chosen, "num_classes": num_classes * classifies})
 
 
 def validate(config: ConfigDict) -> None:
@@ -333,6 +333,8 @@ def validate(config: ConfigDict) -> None:
     check(config, Config)
     train_operations(config.data)
     _check_channels(config)
+    if config.model.name:  # Else it is that of the weights.
+        model_options(config, config.model.num_classes or 1)
     _check_sharpness(config.optimizer.sharpness)
     _check_objective(config)
     read_evaluators(config.evaluators)

@@ -16,8 +16,6 @@ from ml_collections import ConfigDict
 import vit_jax
 from vit_jax.choices import Choices, chosen_options
 from vit_jax.config import (
-    MOVED,
-    current_name,
     declare_options,
     default_config,
     flatten,
@@ -25,12 +23,24 @@ from vit_jax.config import (
     resolved,
 )
 from vit_jax.durations import DURATIONS, UNITS
+from vit_jax.earlier import MOVED, current_name
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.kinds import shortened, shown
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
+from vit_jax.storage import expand, expand_source
 
 CONFIGS = "configs"  # The folder of the package's own.
+# Keys that are paths -> what replaces `~` and environment variables in them.
+PATH_KEYS: dict[str, Callable[[str], str]] = {
+    "init": expand,
+    "init_head_map": expand,
+    "init_teacher": expand,
+    "data.source": expand_source,
+    "data.data_dir": expand,
+    "data.index_dir": expand,
+    "data.exclude": expand,
+}
 BOOLEANS = {"true": True, "false": False}
 
 
@@ -62,7 +72,7 @@ PARSERS: dict[type, tuple[Callable[[str], Any], str]] = {
 
 
 def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """The config that a file makes, with some keys set anew.
+    """The config that a file makes, with some keys set anew, and whole paths: see `expand_paths`.
 
     Args:
       path: FILE, or FILE:ARGUMENTS for `get_config(ARGUMENTS)` of that Python file. A file of the
@@ -75,6 +85,16 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """
     config = _run_config_file(path)
     override(config, overrides)
+    return expand_paths(config)
+
+
+def expand_paths(config: ConfigDict) -> ConfigDict:
+    """The config with `~` and environment variables replaced in every key of it that is a path."""
+    config = config.copy_and_resolve_references()
+    for key in PATH_KEYS.keys() & flatten(config).keys():
+        *parents, last = key.split(".")
+        section = lookup(config, ".".join(parents)) if parents else config
+        section[last] = PATH_KEYS[key](section[last])
     return config
 
 
@@ -82,13 +102,25 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> None:
     """Sets keys anew; see `load_config`."""
     assignments = dict(override.split("=", 1) for override in overrides)
     for key in assignments:
-        duration, _, unit = key.rpartition("_")
-        if duration in DURATIONS and unit in UNITS:
-            config.update({f"{duration}_{other}": 0 for other in UNITS if other != unit})
+        config.update({other: 0 for other in other_units(key)})
     if name := assignments.get("objective.name"):
         declare_options(config, name)
     for key, text in assignments.items():
         _set(config, key, text)
+
+
+def chosen_keys(overrides: Sequence[str]) -> set[str]:
+    """The keys that overrides set: those they name, and a duration's in its other units."""
+    named = [override.partition("=")[0] for override in overrides]
+    return {*named, *(other for key in named for other in other_units(key))}
+
+
+def other_units(key: str) -> list[str]:
+    """The keys of the same duration in other units; none for what is no duration."""
+    duration, _, unit = key.rpartition("_")
+    if duration not in DURATIONS or unit not in UNITS:
+        return []
+    return [f"{duration}_{other}" for other in UNITS if other != unit]
 
 
 def find_file(file: str) -> str:
@@ -106,7 +138,7 @@ def find_file(file: str) -> str:
 
 def _run_config_file(path: str) -> ConfigDict:
     file, *arguments = path.split(":", 1)
-    file = find_file(file)
+    file = find_file(expand(file))
     if not os.path.isfile(file):
         raise ConfigError(f"--config={path}: there is no file {file}.")
     if not file.endswith(".py"):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from tqdm import tqdm
 
-from vit_jax.escaping import printable
+from vit_jax.escaping import legible, printable
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +30,12 @@ def setup_logging(process_index: int = 0) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Escapes what would act on a terminal, and indents further lines, so that none looks like a
-    message of its own.
+    """Escapes what would act on a terminal, shortens what is endless, and indents further lines, so
+    that none looks like a message of its own.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), keep="\n\t").replace("\n", "\n  ")
+        return printable(legible(super().format(record)), keep="\n\t").replace("\n", "\n  ")
 
 
 class _ConsoleHandler(logging.Handler):
@@ -119,10 +119,13 @@ _COLUMNS: dict[str, Callable[[float], str]] = {
     "train/eta_seconds": lambda value: f"ETA {format_duration(value)}",
 }
 
+_HIDDEN = "time/"  # For the files, and the line at the end.
+
 
 def format_line(step: int, total_steps: int, metrics: Mapping[str, float]) -> str:
     """One console line: known metrics in a fixed order, then others as "name value"."""
     columns = [f"step {step:>{len(str(total_steps))}}/{total_steps}"]
     columns += [text(metrics[name]) for name, text in _COLUMNS.items() if name in metrics]
-    columns += [f"{name} {metrics[name]:.4g}" for name in metrics if name not in _COLUMNS]
+    others = (name for name in metrics if name not in _COLUMNS and not name.startswith(_HIDDEN))
+    columns += [f"{name} {metrics[name]:.4g}" for name in others]
     return " | ".join(columns)

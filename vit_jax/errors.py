@@ -29,6 +29,10 @@ class WeightsError(UserError):
     """A weight file that cannot be read or does not fit the model."""
 
 
+class HubError(UserError):
+    """Files on the Hub that cannot be fetched or written."""
+
+
 class CheckpointError(UserError):
     """A workdir that cannot be resumed from or written to."""
 

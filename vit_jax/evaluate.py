@@ -14,17 +14,15 @@ import dataclasses
 import io
 import json
 import logging
-import math
 import sys
-import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from vit_jax import storage
+from vit_jax import hub, storage
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.command_line import (
     DONE,
@@ -40,26 +38,26 @@ from vit_jax.command_line import (
     parse_with_overrides,
     run_command,
 )
-from vit_jax.config import Data, default_config, recorded_values
-from vit_jax.config_file import override
+from vit_jax.config import Data, default_config
+from vit_jax.config_file import expand_paths, override
 from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import sharding
+from vit_jax.earlier import recorded_values
 from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.escaping import csv_row, printable
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.base import Setting
-from vit_jax.inference import Classifier, make_classifier, make_transform
+from vit_jax.inference import Classifier, Stopwatch, make_classifier, make_transform
 from vit_jax.models.base import ImageClassifier
-from vit_jax.objectives.losses import LOSSES
+from vit_jax.objectives import LOSS_NAMES, evaluators_of
 from vit_jax.sections import check
 from vit_jax.training.recorded import with_objective
 from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
-COLUMNS = ("model", "data", "images", "accuracy", "top-5", "loss", "images/s")
-DEFAULT_EVALUATORS = "classification"
+COLUMNS = ("model", "checkpoint", "data", "images", "accuracy", "top-5", "loss", "images/s")
 # Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
 KEYS = (
     "source",
@@ -78,6 +76,7 @@ KEYS = (
     "num_workers",
 )
 CLASSIFICATION = ("count", "accuracy", "top5_accuracy", "loss")  # Of its numbers, in the table.
+SAME_CLASSES = " If these are the same classes in the same order, add --ignore_class_names."
 HOLDING_OUT = ("held_out_fraction", "holding_out", "fold")
 
 logger = logging.getLogger("vit_jax")
@@ -121,33 +120,33 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.evaluate", "Measures trained models.")
     parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help="a workdir, an export, .npz, .safetensors, ..."
+        "models", type=storage.expand, nargs="+", metavar="MODEL", help="a workdir, .npz, ..."
     )
     parser.add_argument(
-        "--source", default="", help="folder:DIR, tfds:NAME, tar:PATTERN, ...: see docs/data.md"
+        "--source", type=storage.expand_source, default="", help="folder:DIR, ...: see docs/data.md"
     )
     parser.add_argument("--split", default="", help="such as test or train[:10%%]")
-    parser.add_argument("--data_dir", default="", help="where prepared TFDS data lies")
+    parser.add_argument(
+        "--data_dir", type=storage.expand, default="", help="where prepared TFDS data lies"
+    )
     add_model_flags(parser)
     add_image_limit(parser)
     parser.add_argument(
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )
     parser.add_argument(
-        "--loss", choices=tuple(LOSSES), help="default: the one that it was trained with"
+        "--loss", choices=LOSS_NAMES, help="default: the one that it was trained with"
     )
     parser.add_argument(
-        "--evaluators", default="", help="default: classification; others: see docs/evaluation.md"
+        "--evaluators", default="", help="default: classification; see docs/evaluation.md"
     )
     parser.add_argument(
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
     )
     parser.add_argument(
-        "--json", type=named(".json"), metavar="FILE", help="write the results as a list of objects"
+        "--json", type=named(".json"), metavar="FILE", help="write a list of objects"
     )
-    parser.add_argument(
-        "--csv", type=named(".csv"), metavar="FILE", help="write the results as a table"
-    )
+    parser.add_argument("--csv", type=named(".csv"), metavar="FILE", help="write a table")
     parser.epilog = (
         "--source, --split and --data_dir are short for --config.data.source, --config.data.eval_split "
         f"and --config.data.data_dir; of config.data may be set: {', '.join(KEYS)}."
@@ -165,7 +164,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
 
     Raises ConfigError if neither names the data, or there is no such model.
     """
-    if not path or not storage.exists(path):
+    if not path or not (hub.is_reference(path) or storage.exists(path)):
         raise ConfigError(f"{path!r}: there is no such file or folder.")
     data, loss = default_config().data, ""
     file = storage.join(path, "config.json")
@@ -176,16 +175,16 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     if flags.source:
         recorded, data = data, default_config().data
         data.update(source=flags.source, data_dir=flags.data_dir)
-        if flags.source.rstrip("/") == recorded.source.rstrip(
-            "/"
-        ):  # Else images that it was trained on might be held out.
+        # Else images that it was trained on might be held out.
+        if flags.source.rstrip("/") == recorded.source.rstrip("/"):
             data.update({key: recorded[key] for key in HOLDING_OUT})
-    override(ConfigDict({"data": data}, convert_dict=False), flags.overrides)
+    config = ConfigDict({"data": data}, convert_dict=False)
+    override(config, flags.overrides)
+    data = expand_paths(config).data
     check(data, Data, "data.")
     if not data.source:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
-    if flags.split:
-        data.eval_split = flags.split
+    data.eval_split = flags.split or data.eval_split
     if is_workdir(path):  # What the run indexed need not be indexed again.
         data.index_dir = data.index_dir or index_directory(path)
     return Task(path, data, flags.loss or loss)
@@ -199,7 +198,7 @@ def read_run_config(file: str) -> tuple[ConfigDict, str]:
         recorded = recorded_values(config)
         data.update({key: recorded[name] for key in data if (name := f"data.{key}") in recorded})
         loss = recorded["objective.loss"] or ""  # Other objectives have none; the model says one.
-        if loss not in ("", *LOSSES):
+        if loss not in ("", *LOSS_NAMES):
             raise ValueError(f"loss={loss!r}")
         return data, loss
     except FileNotFoundError:
@@ -226,12 +225,10 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     if text and step is not None:
         setting, params, frozen = with_objective(setting, params, task.model, step, ema=ema)
     try:
-        metrics = measure(text or DEFAULT_EVALUATORS, setting, params, frozen)
+        metrics = measure(text or evaluators_of(setting.loss), setting, params, frozen)
     except ClassesDifferError as error:
-        raise DataError(
-            f"{task.model} does not fit {task.data.source}: {error} If the classes are the same in "
-            "the same order under other names, add --ignore_class_names."
-        ) from None
+        advice = "" if flags.ignore_class_names else SAME_CLASSES
+        raise DataError(f"{task.model} does not fit {error}{advice}") from None
     of_classes: dict[str, Any] = {name: metrics.get(f"eval/{name}") for name in CLASSIFICATION}
     if of_classes["count"] == 0:
         raise DataError(f"none of the {metrics['eval/skipped']:,} images can be read.")
@@ -255,13 +252,13 @@ def open_setting(
     model: ImageClassifier,
     classifier: Classifier,
     flags: argparse.Namespace,
-    stopwatch: "Stopwatch",
+    stopwatch: Stopwatch,
 ) -> Setting:
     """The setting of evaluators for a model: its function, and its data labelled by its classes."""
     config = task.data.copy_and_resolve_references()
     config.update(on_error="skip", max_skipped=1.0)  # They are counted, and the exit code says so.
     options, mesh, loss = model.options, classifier.network.mesh, task.loss or model.loss
-    if loss not in LOSSES:
+    if loss not in LOSS_NAMES:
         raise ConfigError(f"{task.model} was trained with an unknown loss, {loss!r}: add --loss.")
     data = EvaluationData(
         config=config,
@@ -269,13 +266,13 @@ def open_setting(
         image_shape=(*options.image_size, options.channels),
         class_names=() if flags.ignore_class_names else model.class_names,
         num_classes=options.num_classes,
+        dtype=classifier.network.preprocessing.dtype,
         batch_size=classifier.round_up(flags.batch_size or BATCH_SIZE * mesh.size),
         rows=sharding.batch_sharding(mesh),
         watch=stopwatch.time,
     )
-    few = classifier.round_up(len(data.examples()))
-    data = dataclasses.replace(data, batch_size=min(data.batch_size, few))
-    return Setting(classifier.network, data, loss)
+    batch_size = min(data.batch_size, classifier.round_up(len(data.examples())))
+    return Setting(classifier.network, dataclasses.replace(data, batch_size=batch_size), loss)
 
 
 def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str, float]:
@@ -285,26 +282,6 @@ def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str
         numbers = evaluator.bind(setting)(params, frozen).numbers
         metrics |= {f"{evaluator.prefix}/{name}": value for name, value in numbers.items()}
     return metrics
-
-
-class Stopwatch:
-    """Times what is done with batches, but for compiling, which the first one waits for."""
-
-    def __init__(self) -> None:
-        self._images, self._start = 0, math.inf
-
-    def time(self, batches: Generator[dict], count: int) -> Generator[dict]:
-        """The same batches, of `count` images."""
-        self._images += count
-        with contextlib.closing(batches):
-            for batch in batches:
-                yield batch
-                self._start = min(self._start, time.perf_counter())
-
-    @property
-    def images_per_second(self) -> float:
-        """Of all images so far, since the first batch was on its way."""
-        return self._images / (time.perf_counter() - self._start)
 
 
 # ------------------------------------------------------------------------------------- results
@@ -319,13 +296,14 @@ def table_row(tasks: Sequence[Task]) -> str:
     """The format of the table's rows, as wide as the names in it."""
     names = max(len(printable(task.model)) for task in tasks)
     origins = max(len(printable(task.origin)) for task in tasks)
-    return f"{{:{names}}}  {{:{origins}}}" + "  {:>8}" * 5
+    return f"{{:{names}}}  {{:14}}  {{:{origins}}}" + "  {:>8}" * 5
 
 
 def cells(task: Task, result: Result) -> tuple[str, ...]:
     """A row of the table."""
     return (
         printable(task.model),
+        f"{result.checkpoint or '–'}{' average' * result.ema}",
         printable(task.origin),
         "–" if result.count is None else f"{result.count:,}",
         as_percent(result.accuracy),
@@ -382,12 +360,11 @@ def run(arguments: Sequence[str]) -> int:
             print(row.format(*COLUMNS))
         print(row.format(*cells(task, results[-1])), flush=True)
         for name, value in results[-1].metrics.items():
-            if not name.startswith("eval/"):  # Those are in the row.
+            if name.removeprefix("eval/") not in (*CLASSIFICATION, "skipped"):
                 print(f"  {name} {value:.6g}", flush=True)
         write_results(results, flags)
-    if len(results) < len(tasks):
-        return USER_ERROR
-    return SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
+    complete = SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
+    return complete if len(results) == len(tasks) else USER_ERROR
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,7 +6,13 @@ Exit codes: 0 done; 2 bad config, data or weights; 3 non-finite loss; 75 stopped
 the same command again. Several processes: see `vit_jax.devices.distributed` and docs/launch.md.
 """
 
+if __name__ == "__main__":  # Before imports that take seconds.
+    from vit_jax.signals import nothing_to_save
+
+    nothing_to_save()
+
 import argparse
+import contextlib
 import logging
 import shlex
 import sys
@@ -15,6 +21,7 @@ from collections.abc import Callable, Sequence
 from ml_collections import ConfigDict
 
 from vit_jax import storage, train
+from vit_jax.checkpoint import Checkpoints
 from vit_jax.command_line import (
     DONE,
     Parser,
@@ -25,13 +32,13 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.config import validate
-from vit_jax.config_file import describe, load_config
+from vit_jax.config_file import chosen_keys, describe, load_config
 from vit_jax.console import python_command
 from vit_jax.digests import go_back
 from vit_jax.errors import ConfigError
 from vit_jax.training import claim
 from vit_jax.training.preemption import stop_signal
-from vit_jax.training.workdir import expand_paths
+from vit_jax.training.resuming import has_checkpoints
 
 Run = Callable[..., dict[str, float]]
 
@@ -43,7 +50,12 @@ def parse_flags(
 ) -> tuple[argparse.Namespace, list[str]]:
     """The flags, and the config's overrides as "KEY=VALUE"; raises ConfigError for unknown ones."""
     parser = Parser(command, description)
-    parser.add_argument("--workdir", metavar="DIR", help="where its files go, and resume from")
+    parser.add_argument(
+        "--workdir",
+        type=storage.expand,
+        metavar="DIR",
+        help="where its files go, and resume from",
+    )
     parser.add_argument(
         "--checkpoint",
         metavar="STEP",
@@ -56,7 +68,6 @@ def parse_flags(
     )
     add_process_flags(parser)
     flags, overrides = parse_with_config(parser, arguments)
-    flags.workdir = flags.workdir and storage.expand(flags.workdir)
     if not (flags.workdir or flags.dry_run or flags.print_config):
         raise ConfigError("Name a directory for the run's files: --workdir=DIR.")
     return flags, overrides
@@ -85,13 +96,14 @@ def train_command(
         print_config(load_config(flags.config, overrides))
         return DONE
     connect(flags)
-    config = expand_paths(load_config(flags.config, overrides))
+    config = load_config(flags.config, overrides)
     if flags.checkpoint and not flags.dry_run:
         validate(config)  # Before anything is renamed.
         with claim.held(flags.workdir):
             go_back(flags.workdir, flags.checkpoint)
     with stop_signal() as stop:
-        results = run(config, flags.workdir, dry_run=flags.dry_run, stop=stop)
+        chosen = chosen_keys(overrides)
+        results = run(config, flags.workdir, dry_run=flags.dry_run, stop=stop, chosen=chosen)
     if results:
         workdir = storage.join(flags.workdir, folder) if folder else flags.workdir
         logger.info("%s", summary(results, workdir))
@@ -112,17 +124,35 @@ def summary(results: dict[str, float], workdir: str) -> str:
     headline = f"Done after {results['step']:,} updates."
     if "eval/accuracy" in results:
         count, accuracy = results["eval/count"], results["eval/accuracy"]
-        headline += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}."
+        headline += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}"
+        average = results.get("eval_ema/accuracy")
+        headline += "." if average is None else f", of the averaged parameters {average:.2%}."
     predict = python_command("-m", "vit_jax.predict", workdir)
     rows = {
         f"{workdir}/metrics.jsonl": f"every number above, and in {workdir}/tensorboard",
         f"{workdir}/checkpoints": f"the weights, with {workdir}/model.json",
+        **best_checkpoint(workdir),
         "classify pictures": f"{predict} FILE...",
         "in Python": f"model = vit_jax.load_model({workdir!r})",
         "train on from here": f"{shlex.quote(f'--config.init={workdir}')} with another config and workdir",
     }
     width = max(map(len, rows))
     return "\n".join([headline, *(f"  {what:{width}}  {how}" for what, how in rows.items())])
+
+
+def best_checkpoint(workdir: str) -> dict[str, str]:
+    """The summary's row of the best checkpoint, if there is one."""
+    if not has_checkpoints(workdir):
+        return {}
+    with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
+        best = checkpoints.best()
+        if best is None:
+            return {}
+        step, ((metric, score),) = best[0], best[1].items()
+        value = -score if metric.startswith("-") else score
+        whose = "averaged parameters" if checkpoints.scored_average(step) else "parameters"
+    name = metric.removeprefix("-")
+    return {f"{workdir}/checkpoints/{step}": f"the best {whose}: {name} {value:.5g}"}
 
 
 if __name__ == "__main__":

@@ -4,17 +4,34 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any
+from typing import Annotated, Any
 
 from vit_jax import storage
 from vit_jax.errors import CheckpointError, ConfigError
+from vit_jax.kinds import Kind, is_number
 
 FORMAT_VERSION = 1
 FILE_NAME = "model.json"
 DEFAULT_LOSS = "softmax"
 KEYS = frozenset(("format_version", "model", "preprocessing", "class_names", "loss"))
 CROPS = ("resize", "center")
-INTERPOLATIONS = ("bilinear", "bicubic")
+AREA = "area"  # Each pixel is the mean over what it covers; `antialias` says nothing then.
+INTERPOLATIONS = ("bilinear", "bicubic", AREA)
+PIXEL_DTYPES = ("uint8", "float32")
+
+
+def is_value_range(value: Any) -> bool:
+    """Whether `value` is (lowest, highest), two finite numbers in that order; or ()."""
+    if not isinstance(value, tuple | list) or len(value) not in (0, 2):
+        return False
+    numbers = [number for number in value if is_number(number)]
+    return not value or (len(numbers) == 2 and numbers[0] < numbers[1])
+
+
+Range = Annotated[
+    tuple,
+    Kind("(lowest, highest), two numbers such as (0.0, 4095.0), or () for none", is_value_range),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +41,9 @@ class Preprocessing:
     `crop` "resize" resizes the whole image to the model's size; "center" first resizes the smaller
     side to `resize` pixels and then crops the centre. Pixels in [0, 1] become (x − mean) / std,
     channel by channel; one value stands for all channels. Of files with 16 bits of grey the value
-    2**`bit_depth` - 1 is white. Raises ConfigError for values that
-    cannot be used.
+    2**`bit_depth` - 1 is white; or of any file the values in `value_range`, (black, white), are
+    mapped to pixels. `dtype` is that of pixels: uint8 rounds and cuts them. Raises ConfigError for
+    values that cannot be used.
     """
 
     mean: tuple[float, ...] = (0.5,)
@@ -35,6 +53,8 @@ class Preprocessing:
     interpolation: str = "bilinear"
     antialias: bool = True
     bit_depth: int = 16
+    value_range: tuple[float, ...] = ()
+    dtype: str = "uint8"
 
     def __post_init__(self) -> None:
         for field, lowest in (("mean", -math.inf), ("std", 0)):
@@ -48,12 +68,24 @@ class Preprocessing:
             raise ConfigError(f"preprocessing resize={self.resize!r}: must be a positive integer.")
         if self.bit_depth not in range(8, 17):
             raise ConfigError(f"preprocessing bit_depth={self.bit_depth!r}: must be from 8 to 16.")
-        for field, choices in (("crop", CROPS), ("interpolation", INTERPOLATIONS)):
+        if not is_value_range(self.value_range):
+            raise ConfigError(
+                f"preprocessing value_range={self.value_range!r}: must be (lowest, highest) or ()."
+            )
+        for field, choices in (
+            ("crop", CROPS),
+            ("interpolation", INTERPOLATIONS),
+            ("dtype", PIXEL_DTYPES),
+        ):
             if getattr(self, field) not in choices:
                 raise ConfigError(
                     f"preprocessing {field}={getattr(self, field)!r}: must be one of "
                     f"{', '.join(choices)}."
                 )
+
+    def at_side(self, side: int, of: int = 224) -> "Preprocessing":
+        """The same for images of another smaller side than `of`: the crop keeps its share."""
+        return dataclasses.replace(self, resize=round(self.resize * side / of))
 
     def for_channels(self, channels: int) -> "Preprocessing":
         """The same for so many channels: with averages, unless it has a value for each."""
@@ -87,11 +119,22 @@ def read_model_file(directory: str | os.PathLike[str]) -> ModelFile:
     try:
         return decode(storage.read(path))
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{path} is missing: {directory} is not a run's workdir.") from None
+        advice = _advice(directory) or f" {directory} is not a run's workdir."
+        raise CheckpointError(f"{path} is missing:{advice}") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
-        raise CheckpointError(f"{path} {error}") from error
+        raise CheckpointError(f"{path} {error}{_advice(directory)}") from error
+
+
+def _advice(directory: str | os.PathLike[str]) -> str:
+    """How a run's file, which is written at its start, is had again; "" where there is no run."""
+    if not storage.exists(storage.join(os.fspath(directory), "checkpoints")):
+        return ""
+    return (
+        f" {directory} has checkpoints, which this file describes. The run's own command writes the "
+        "same one at its start in another --workdir: copy it from there."
+    )
 
 
 def to_json(model_file: ModelFile) -> dict[str, Any]:

@@ -48,7 +48,11 @@ class Network:
         return model.outputs(normalized, key=key, constrain=self.constrain, capture=capture)
 
     def bind(self, params: dict) -> ImageClassifier:
-        """The model with its parameters, for its single stages; an objective's own are left out."""
+        """The model with its parameters, for its single stages; an objective's own are left out.
+
+        Call stages, and what is computed from them, `with network.options.in_precision()`; the loss
+        of an objective is.
+        """
         own = {name: value for name, value in params.items() if name != OBJECTIVE}
         return nnx.merge(self.structure, own)
 

@@ -6,6 +6,7 @@ the name, unless they start with `^`.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-LAYERS = "blocks/"  # Parameters under it have a leading layer axis.
+LAYERS = "blocks/"  # Of the model: parameters under it have a leading layer axis.
 OBJECTIVE = "objective"  # The subtree of the parameters that an objective brings of its own.
+STACKED = re.compile(rf"(?:{OBJECTIVE}/)?{LAYERS}")  # An objective's blocks, as a decoder's, too.
 
 
 def path_name(path: tuple) -> str:
@@ -28,9 +30,14 @@ def named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
         yield path_name(path), leaf
 
 
+def is_stacked(name: str) -> bool:
+    """Whether a parameter has a leading layer axis, by its name."""
+    return STACKED.match(name) is not None
+
+
 def layer_names(name: str, shape: tuple[int, ...]) -> list[str]:
     """A parameter's names for regular expressions: one for each layer of a stacked one."""
-    if not name.startswith(LAYERS):
+    if not is_stacked(name):
         return [name]
     return [name.replace(LAYERS, f"{LAYERS}{layer:02}/", 1) for layer in range(shape[0])]
 

@@ -41,6 +41,7 @@ from vit_jax.devices.collectives import Collective, collectives
 from vit_jax.devices.hardware import GIB
 from vit_jax.devices.topology import Topology, open_topology
 from vit_jax.tables import format_table
+from vit_jax.training.architecture import with_architecture
 from vit_jax.training.experiment import make_experiment
 from vit_jax.training.step import TrainStep
 
@@ -131,6 +132,7 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
       UserError: the config is wrong, or does not divide over these devices.
     """
     config_lib.validate(config)
+    config = with_architecture(config, cached_only=True)
     mesh = sharding.build_mesh(config.mesh, topology.devices)
     experiment = make_experiment(config, mesh, open_dataset(config, required=False))
     state, frozen, batch = experiment.state, experiment.frozen, experiment.batch

@@ -8,12 +8,17 @@ the config's own splits, in DIR/best. Interrupted, the same command goes on wher
 exit codes are those of `vit_jax.main`.
 """
 
+if __name__ == "__main__":  # Before imports that take seconds.
+    from vit_jax.signals import nothing_to_save
+
+    nothing_to_save()
+
 import logging
 import math
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import jax
 from ml_collections import ConfigDict
@@ -36,6 +41,7 @@ def sweep(
     *,
     dry_run: bool = False,
     stop: threading.Event | None = None,
+    chosen: Collection[str] | None = None,
 ) -> dict[str, float]:
     """Trains with each learning rate, then with the best one; see `train.run`.
 
@@ -50,12 +56,13 @@ def sweep(
         rates = ", ".join(map(str, config.sweep.learning_rates))
         logger.info("Would train with the learning rates %s; the first of these runs:", rates)
         return train.run(trial(config, config.sweep.learning_rates[0]), "", dry_run=True)
+    chosen = None if chosen is None else {*chosen, "optimizer.learning_rate"}
     measures: dict[float, float] = {}
     for rate in config.sweep.learning_rates:
         logger.info("Learning rate %g:", rate)
         try:
             folder = os.path.join(directory, f"learning_rate_{rate:g}")
-            last = train.run(trial(config, rate), folder, stop=stop)
+            last = train.run(trial(config, rate), folder, stop=stop, chosen=chosen)
             if name not in last:
                 raise ConfigError(
                     f"config.best_metric={config.best_metric!r}: {name} is not measured, but "
@@ -76,7 +83,7 @@ def sweep(
         storage.write_json(storage.join(directory, "sweep.json"), record)
     final = config.copy_and_resolve_references()
     final.optimizer.learning_rate = best
-    return train.run(final, os.path.join(directory, BEST), stop=stop)
+    return train.run(final, os.path.join(directory, BEST), stop=stop, chosen=chosen)
 
 
 def check(config: ConfigDict) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
 
 import jax
 from etils import epath
@@ -16,13 +16,15 @@ from vit_jax import config as config_lib
 from vit_jax.checkpoint import Checkpoints, TrainState
 from vit_jax.checkpoint_errors import check_path
 from vit_jax.data.dataset import open_dataset, with_index
-from vit_jax.data.sources.examples import digest_of
 from vit_jax.data.split_checks import check_run
 from vit_jax.devices import distributed, sharding
 from vit_jax.errors import PreemptedError
 from vit_jax.model_file import write_model_file
 from vit_jax.training import claim, workdir
+from vit_jax.training.architecture import with_architecture
 from vit_jax.training.beginning import Beginning, find_beginning
+from vit_jax.training.clock import Kind
+from vit_jax.training.early_stopping import Patience, open_patience
 from vit_jax.training.evaluation import Evaluation, open_evaluation
 from vit_jax.training.experiment import Experiment, make_experiment
 from vit_jax.training.gradients import check_batch
@@ -30,8 +32,10 @@ from vit_jax.training.overview import describe_run
 from vit_jax.training.preemption import stopping_after
 from vit_jax.training.preview import make_preview
 from vit_jax.training.profiling import Profiler
+from vit_jax.training.resuming import as_recorded
 from vit_jax.training.state import load_frozen
-from vit_jax.training.step_log import StepLog
+from vit_jax.training.step_log import StepLog, open_log
+from vit_jax.training.watchdog import watching
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +46,7 @@ def run(
     *,
     dry_run: bool = False,
     stop: threading.Event | None = None,
+    chosen: Collection[str] | None = None,
 ) -> dict[str, float]:
     """Trains as `config` says, or goes on where the workdir's last checkpoint left off.
 
@@ -50,6 +55,8 @@ def run(
       directory: the workdir, where everything that the run writes goes.
       dry_run: only check the config and print what would be done.
       stop: once set, the run saves its state and stops; see `preemption.stop_signal`.
+      chosen: the keys that the command line sets. Where the run goes on, all others have the values
+        that it recorded; None: each was set on purpose. See `training.resuming`.
 
     Returns:
       The last record of metrics.
@@ -63,8 +70,8 @@ def run(
     if not dry_run:
         check_path(directory)
         workdir.check_apart_from_weights(directory, config.init)
-        if workdir.has_checkpoints(directory):
-            config = workdir.as_recorded(config, directory)
+        config = as_recorded(config, directory, chosen)
+    config = with_architecture(config, cached_only=dry_run)
     mesh = sharding.build_mesh(config.mesh)
     check_batch(config, mesh)
     index_dir = "" if dry_run else workdir.index_directory(directory)
@@ -94,33 +101,23 @@ def run_experiment(
     stop: threading.Event,
 ) -> dict[str, float]:
     """Trains in the workdir `directory`; result and errors as in and of `run`."""
-    config, num_examples = experiment.config, experiment.dataset.num_examples
-    directory = epath.Path(directory)
+    config, directory = experiment.config, epath.Path(directory)
     workdir.enable_compilation_cache(directory)
-    checkpoints = Checkpoints(
-        directory, keep=config.keep_checkpoints, best_metric=evaluation.best_metric
-    )
+    best = evaluation.best_metric
+    checkpoints = Checkpoints(directory, keep=config.keep_checkpoints, best_metric=best)
     start = checkpoints.latest_step
-    digest = digest_of(experiment.dataset.examples)
-    workdir.record_config(directory, config, num_examples, digest, resuming=start > 0)
+    evaluation = evaluation.recorded_in(directory, start)
+    workdir.record_config(directory, config, experiment.inputs, best, resuming=start > 0)
     state = beginning.state(experiment, checkpoints)
     frozen = load_frozen(experiment.objective, experiment.frozen)
     if jax.process_index() == 0:
         write_model_file(directory, experiment.model_file)
-    log = StepLog(
-        directory,
-        start_step=start,
-        total_steps=experiment.durations.total,
-        every_steps=config.log_every_steps,
-        batch_size=config.batch_size,
-        num_train_examples=num_examples,
-        macs=experiment.options.macs(),
-        max_skipped=config.data.max_skipped if experiment.dataset.skipping else None,
-    )
+    log = open_log(experiment, directory, start)
     # Whatever fails, each is closed; an error of the last save is told rather than what it led to.
-    with contextlib.closing(checkpoints), contextlib.closing(log):
+    with watching(config.watchdog_minutes, log.clock), closing(checkpoints), closing(log):
         profiler = Profiler(config.profile, directory)
-        tools = Tools(evaluation, checkpoints, log, profiler, stopping_after(stop))
+        patience = open_patience(directory, evaluation.best_metric, config.stop_after, start)
+        tools = Tools(evaluation, checkpoints, log, profiler, patience, stopping_after(stop))
         train(experiment, state, frozen, tools)
     return log.last_record
 
@@ -133,29 +130,29 @@ class Tools:
     checkpoints: Checkpoints
     log: StepLog
     profiler: Profiler
+    patience: Patience
     stop: Callable[[], bool]  # Whether to save and stop after this update; the same on all hosts.
 
 
 def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools) -> None:
     """Updates the state with every batch; evaluates, saves and stops in between."""
     checkpoints, log, profiler = tools.checkpoints, tools.log, tools.profiler
-    start, total = checkpoints.latest_step, experiment.durations.total
+    start = checkpoints.latest_step
+    total = start if tools.patience.over else experiment.durations.total
     every = experiment.durations.checkpoint_every
     train_step: jax.stages.Wrapped | jax.stages.Compiled = experiment.step
     preview = make_preview(experiment.objective, experiment.config.seed, experiment.mesh)
 
-    with (
-        contextlib.closing(experiment.batches(start)) as batches,
-        contextlib.closing(profiler),
-        jax.transfer_guard("disallow"),
-    ):
+    batches = experiment.batches(start)
+    with closing(batches), closing(profiler), jax.transfer_guard("disallow"):
         for step in range(start + 1, total + 1):
-            with log.waiting_for_data():
+            with log.spending(Kind.DATA_WAIT):
                 batch = next(batches)
             if step == start + 1:
                 log.write_image(step, "train/augmented_batch", preview(batch, step))
-                train_step = experiment.step.lower(state, frozen, batch).compile()
-                distributed.gather(0)  # All have compiled: some connect for 30 s only.
+                with log.spending(Kind.COMPILE):
+                    train_step = experiment.step.lower(state, frozen, batch).compile()
+                    distributed.gather(0)  # All have compiled: some connect for 30 s only.
                 log.start(start)
             profiler.before(step)
             state, metrics = train_step(state, frozen, batch)
@@ -168,24 +165,28 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
             numbers: dict[str, float] = {}
             if tools.evaluation.due(step):
                 log.drain()
-                with log.paused(), saved_if_it_fails(step, state, tools):
+                with log.spending(Kind.EVALUATION), saved_if_it_fails(step, state, tools):
                     numbers, pictures = tools.evaluation.measure(step, state, frozen)
                 log.write(step, numbers)
                 for name, picture in pictures.items():
                     log.write_image(step, name, picture)
+            tools.patience.see(step, numbers)
+            last = step == total or tools.patience.over
             best, stopping = checkpoints.is_best(numbers), tools.stop()
-            if best or stopping or step == total or (every and step % every == 0):
+            if best or stopping or last or (every and step % every == 0):
                 log.drain()
-                with log.paused():
+                with log.spending(Kind.SAVING):
                     log.flush()
                     checkpoints.save(step, state, numbers)
-            if stopping and step < total:
+            if last:
+                return
+            if stopping:
                 raise PreemptedError(
                     f"Stopped after step {step}, which is saved. Start the same command again to go on."
                 )
 
 
-@contextlib.contextmanager
+@contextmanager
 def saved_if_it_fails(step: int, state: TrainState, tools: Tools) -> Iterator[None]:
     """Saves the state before an evaluator's error ends the run; lets evaluators move data freely."""
     try:

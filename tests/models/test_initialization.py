@@ -119,6 +119,21 @@ def test_vit_at_full_width():
     assert len(names) == 11  # The rest starts with one value.
 
 
+def test_registers_and_probe_of_a_small_model():
+    """What few models have; of so many seeds that 64 numbers each tell the spread."""
+    sizes = {"image_size": 16, "width": 64, "depth": 1, "mlp_width": 64, "num_heads": 2}
+    options = model_options("ViT-B/16", pooling="attention", num_registers=2, **sizes)
+
+    def draw(key):
+        parameters = flat_parameters(build_model("ViT-B/16", key, options))
+        return {name: parameters[name] for name in ("registers", "attention_pooling/probe")}
+
+    drawn = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 320))
+    for name, array in drawn.items():
+        spread = lookup(SPREADS, name)
+        check_spread(name, np.asarray(array), spread, spread(array.shape[1:]))
+
+
 def test_all_kernels_from_one_distribution():
     """DeiT's: a normal distribution of 0.02 cut at two deviations, which leaves 0.0176."""
     sizes = {"depth": 2, "width": 256, "mlp_width": 512, "num_heads": 4}

@@ -16,10 +16,9 @@ from tests.models.filled import (
     random_images,
     with_parameters,
 )
-from vit_jax.models import model_options
 from vit_jax.models.base import mean_pool
-from vit_jax.models.layers import dropout, stochastic_depth
-from vit_jax.models.vit import drop_patches, drop_rates
+from vit_jax.models.layers import drop_rates, dropout, stochastic_depth
+from vit_jax.models.vit import drop_patches
 
 TINY = {
     "width": 16,
@@ -94,13 +93,34 @@ def test_stochastic_depth_drops_whole_images_and_keeps_the_mean():
 
 
 def test_drop_rates_are_linear_over_the_depth_or_constant():
-    def rates(depth, **options):
-        options = {**TINY, **options, "stochastic_depth_rate": 0.3}
-        return drop_rates(model_options("ViT-B/16", **{**options, "depth": depth}))
+    np.testing.assert_allclose(drop_rates(0.3, "linear", 4), [0, 0.1, 0.2, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(drop_rates(0.3, "constant", 3), [0.3] * 3)
+    assert drop_rates(0.0, "linear", 4) is None
 
-    np.testing.assert_allclose(rates(4), [0, 0.1, 0.2, 0.3], rtol=1e-6)
-    np.testing.assert_allclose(rates(3, stochastic_depth_schedule="constant"), [0.3] * 3)
-    assert drop_rates(model_options("ViT-B/16", **TINY)) is None
+
+def test_the_mixer_drops_branches_and_does_not_rescale_the_others():
+    """Big Vision's mlp_mixer.py: of four outcomes of the last block all are sums of whole branches."""
+    sizes = {"width": 16, "mlp_width": 24, "token_mlp_width": 8, "num_classes": 0, "image_size": 32}
+    model = filled_model("Mixer-B/16", **sizes, depth=2, stochastic_depth_rate=0.5)
+    plain = filled_model("Mixer-B/16", **sizes, depth=2)
+    images = np.repeat(random_images(model.options, 1), 800, axis=0)
+    np.testing.assert_array_equal(predict(model, images[:2]), predict(plain, images[:2]))
+    tokens = model.outputs(images, key=jax.random.key(0), capture=("block_outputs",))
+    first, last = np.asarray(tokens["block_outputs"])  # The first block's rate is 0.
+    np.testing.assert_allclose(first, np.broadcast_to(first[:1], first.shape), rtol=0, atol=1e-5)
+    block = jax.tree.map(lambda array: array[1], nnx.state(model.blocks))
+    block = nnx.merge(nnx.graphdef(model.blocks), block)
+    x = jnp.asarray(first[:1])
+    mixed = block.token_mixing(block.norm1(x).swapaxes(1, 2)).swapaxes(1, 2)
+    outcomes = [
+        start + share * block.channel_mixing(block.norm2(start))
+        for start in (x, x + mixed)
+        for share in (0, 1)
+    ]
+    errors = np.stack([abs(last - np.asarray(o)).max(axis=(1, 2)) for o in outcomes])
+    assert errors.min(axis=0).max() < 1e-4
+    counts = np.bincount(errors.argmin(axis=0), minlength=4)
+    np.testing.assert_allclose(counts / 800, 0.25, atol=0.06)
 
 
 @pytest.mark.parametrize(("name", "depth"), [("ViT-B/16", 2), ("Axial-ViT-B/16", 1)])

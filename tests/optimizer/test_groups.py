@@ -94,6 +94,12 @@ def test_layer_decay_and_multipliers_multiply():
         ),
         (
             "ViT-Ti/16",
+            {"distillation_token": True},
+            {"embedding", "class_token", "distillation_token", "position_embedding"},
+            {"norm", "head", "distillation_head"},
+        ),
+        (
+            "ViT-Ti/16",
             {"pooling": "attention"},
             {"embedding", "position_embedding"},
             {"norm", "attention_pooling", "head"},

@@ -1,8 +1,18 @@
+import time
 from contextlib import suppress
 
 import pytest
 
-from vit_jax.training.clock import Clock, Throughput
+from vit_jax.training import clock
+from vit_jax.training.clock import (
+    Clock,
+    Kind,
+    Throughput,
+    describe,
+    end_of_run,
+    free_since,
+    spent_before,
+)
 
 
 class FakeTime:
@@ -16,31 +26,68 @@ class FakeTime:
 
 
 class TestClock:
-    def test_pauses_do_not_count(self):
+    def test_each_moment_is_of_one_kind(self):
         time = FakeTime()
-        clock = Clock(time)
-        time.seconds += 5
-        with clock.paused():
-            time.seconds += 60
-        time.seconds += 2
-        assert clock.seconds == 7
-
-    def test_waiting_for_data_counts_twice(self):
-        time = FakeTime()
-        clock = Clock(time)
+        clock = Clock(time, since=98.0)
         time.seconds += 3
-        with clock.waiting_for_data():
+        with clock.spending(Kind.DATA_WAIT):  # Of the first batch.
             time.seconds += 1
-        assert (clock.seconds, clock.data_wait) == (4, 1)
+        with clock.spending(Kind.COMPILE):
+            time.seconds += 7
+        clock.begin(Kind.STEPS)
+        time.seconds += 10
+        with clock.spending(Kind.DATA_WAIT):
+            time.seconds += 2
+        with clock.spending(Kind.EVALUATION):
+            time.seconds += 60
+        time.seconds += 4
+        with clock.spending(Kind.SAVING):
+            time.seconds += 5
+        expected = {"start": 5, "data_wait": 3, "compile": 7, "steps": 14}
+        expected |= {"evaluation": 60, "saving": 5, "lost": 0}
+        assert clock.metrics() == {f"time/{kind}": value for kind, value in expected.items()}
+        assert sum(expected.values()) == time.seconds - 98
+        assert clock.seconds == 14 + 3
 
-    def test_an_error_ends_the_pause(self):
+    def test_an_error_ends_what_it_was_in(self):
         time = FakeTime()
         clock = Clock(time)
-        with suppress(RuntimeError), clock.paused():
+        clock.begin(Kind.STEPS)
+        with suppress(RuntimeError), clock.spending(Kind.SAVING):
             time.seconds += 60
             raise RuntimeError
         time.seconds += 1
         assert clock.seconds == 1
+
+    def test_what_was_recorded_after_the_checkpoint_is_lost(self):
+        kept = {"step": 3, "time/start": 5.0, "time/steps": 10.0, "time/lost": 1.0}
+        cut = {
+            "step": 5,
+            "time/start": 5.0,
+            "time/steps": 14.0,
+            "time/saving": 3.0,
+            "time/lost": 1.0,
+        }
+        clock = Clock(FakeTime(), before=spent_before(kept, cut))
+        expected = dict.fromkeys(Kind, 0.0) | {"start": 5, "steps": 10, "lost": 1 + 4 + 3}
+        assert clock.metrics() == {f"time/{kind}": value for kind, value in expected.items()}
+        assert spent_before(kept, kept)["lost"] == 1
+
+    def test_earlier_versions_recorded_nothing(self):
+        assert not any(spent_before({"step": 3}, {"step": 5}).values())
+
+    def test_it_is_described_in_a_line(self):
+        seconds = {"time/start": 10.0, "time/steps": 80.0, "time/data_wait": 10.0, "time/lost": 0.0}
+        text = "Wall time 1m40s: steps 80.0%, start 10.0%, data wait 10.0%."
+        assert describe(seconds) == text
+        assert describe({"time/steps": 0.0}) == "Wall time 0s: none."
+
+    def test_a_run_begins_with_its_process_or_when_the_last_one_ended(self, monkeypatch):
+        monkeypatch.setattr(clock, "_last_end", 0.0)
+        before = time.monotonic()
+        assert free_since() < before - 0.1  # Python itself was started longer ago.
+        end_of_run()
+        assert before <= free_since() <= time.monotonic()
 
 
 class TestThroughput:
@@ -60,14 +107,16 @@ class TestThroughput:
     def test_speeds_are_those_of_the_interval(self):
         time = FakeTime()
         throughput = self.make(time, peak_flops=1e14, device_hours=0.5)
+        time.seconds += 7
+        throughput.clock.begin(Kind.STEPS)
         time.seconds += 2
         throughput.start(1)
         time.seconds += 10
         throughput.metrics(11)  # 1 s a step
-        with throughput.clock.paused():
+        with throughput.clock.spending(Kind.EVALUATION):
             time.seconds += 1000
         time.seconds += 15
-        with throughput.clock.waiting_for_data():
+        with throughput.clock.spending(Kind.DATA_WAIT):
             time.seconds += 5
         metrics = throughput.metrics(21)  # 2 s a step
         assert metrics == pytest.approx(
@@ -85,6 +134,7 @@ class TestThroughput:
     def test_unknown_peak_leaves_mfu_out(self):
         time = FakeTime()
         throughput = self.make(time)
+        throughput.clock.begin(Kind.STEPS)
         throughput.start(1)
         time.seconds += 1
         assert "train/mfu" not in throughput.metrics(2)

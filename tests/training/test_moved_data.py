@@ -52,7 +52,9 @@ def resume(tmp_path):
     def record(digest, resuming, **values):
         config = default_config()
         config.update_from_flattened_dict(values)
-        workdir.record_config(epath.Path(tmp_path), config, 64, digest, resuming=resuming)
+        workdir.record_config(
+            epath.Path(tmp_path), config, workdir.Inputs(64, digest), "", resuming=resuming
+        )
 
     record("one", False, **{"data.source": "folder:A", "data.data_dir": "B", "data.exclude": "C"})
     return lambda digest, **values: record(digest, True, **values)

@@ -1,15 +1,19 @@
 """Real signals, sent to this process."""
 
+import contextlib
 import os
+import random
 import signal
+import socket
 import sys
 import threading
 
 import pytest
 
-from tests.runs import LIMIT_SECONDS, start
+from tests.runs import LIMIT_SECONDS, connected, start, start_command
 from vit_jax.errors import PreemptedError
-from vit_jax.training.preemption import stop_signal
+from vit_jax.training.clock import STEPS_IN_FLIGHT
+from vit_jax.training.preemption import AHEAD, Agreement, stop_signal
 
 
 def test_launchers_know_the_exit_code():
@@ -48,6 +52,81 @@ def test_the_second_signal_ends_the_process_even_while_it_compiles(number):
     output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert output == f"{name} again: ending at once.\n"
     assert process.returncode == 128 + number
+
+
+# As if an import took so long.
+IMPORTING = """
+import hashlib
+from vit_jax.signals import nothing_to_save
+nothing_to_save()
+print("importing", flush=True)
+hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_imports_is_no_failure(number):
+    process = start(sys.executable, "-c", IMPORTING)
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    assert output == f"{signal.Signals(number).name}: there was nothing to save.\n"
+    assert process.returncode == 75
+
+
+def test_so_is_one_while_others_are_waited_for(tmp_path):
+    flags = connected(2)[0]
+    process = start_command("--config=tests/tiny.py", f"--workdir={tmp_path}", *flags)
+    port = int(flags[0].rpartition(":")[2])
+    while process.poll() is None:  # Until process 0 listens.
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
+            break
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 75, output
+    assert output.endswith("SIGTERM: there was nothing to save.\n")
+
+
+class Shared(dict):
+    """The store that processes share."""
+
+    def key_value_set(self, key, value):
+        assert key not in self
+        self[key] = value
+
+    def key_value_dir_get(self, key):
+        return [item for item in self.items() if item[0].startswith(key)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_stop_after_the_same_step_soon_after_any_signals(seed):
+    """In a random order that the loop allows: metrics of STEPS_IN_FLIGHT steps ago are there."""
+    rng = random.Random(seed)
+    count, store = rng.randint(2, 5), Shared()
+    events = [threading.Event() for _ in range(count)]
+    asks = [Agreement(event, store, i, run=0) for i, event in enumerate(events)]
+    signalled = {i: rng.randint(1, 9) for i in rng.sample(range(count), rng.randint(1, count))}
+    steps, stopped = [0] * count, {}
+    while len(stopped) < count:
+        i = rng.choice([i for i in range(count) if i not in stopped])
+        dispatched = [step + 1 for j, step in enumerate(steps) if j not in stopped]
+        if steps[i] + 1 - STEPS_IN_FLIGHT > min(dispatched, default=99):
+            continue  # Its metrics are not there: another has not begun that step.
+        steps[i] += 1
+        if steps[i] == signalled.get(i):
+            events[i].set()
+        if asks[i]():
+            stopped[i] = steps[i]
+    assert len(set(stopped.values())) == 1
+    assert stopped[0] <= min(signalled.values()) + AHEAD
+
+
+def test_another_run_of_the_same_process_is_not_stopped_by_the_last_one():
+    event, store = threading.Event(), Shared()
+    event.set()
+    ask = Agreement(event, store, 0, run=0)
+    assert [ask() for _ in range(AHEAD + 1)] == [False] * AHEAD + [True]
+    assert not Agreement(threading.Event(), store, 0, run=1)()
 
 
 def test_handlers_are_put_back_when_nothing_came():

@@ -5,15 +5,13 @@ import numpy as np
 import pytest
 
 from tests.states import mesh_of
+from vit_jax.data.images.sheet import LINE_HEIGHT, draw, image_grid
 from vit_jax.devices import sharding
 from vit_jax.objectives.base import Labels, Objective
 from vit_jax.objectives.classification import Classification
 from vit_jax.objectives.mixing import Mixing, mixed_images, pair
 from vit_jax.training.preview import (
-    LINE_HEIGHT,
     NUM_IMAGES,
-    draw,
-    image_grid,
     make_preview,
 )
 

@@ -6,20 +6,23 @@ import logging
 import pytest
 from etils import epath
 
-from vit_jax.config import default_config
+from vit_jax.config import default_config, flatten
 from vit_jax.errors import CheckpointError
 from vit_jax.training import workdir
+
+BEST = "eval/accuracy"
 
 
 @pytest.fixture
 def recorded(tmp_path):
     """A function that records a config with some keys set, as a run or as its resumption."""
 
-    def record(*, resuming=True, num_train_examples=64, **values):
+    def record(*, resuming=True, num_train_examples=64, teacher="", **values):
         config = default_config()
         config.update_from_flattened_dict(values)
-        path, digest = epath.Path(tmp_path), f"of {num_train_examples}"
-        workdir.record_config(path, config, num_train_examples, digest, resuming=resuming)
+        path = epath.Path(tmp_path)
+        inputs = workdir.Inputs(num_train_examples, f"of {num_train_examples}", teacher)
+        workdir.record_config(path, config, inputs, BEST, resuming=resuming)
 
     record(resuming=False)
     return record
@@ -63,7 +66,31 @@ def test_config_json_has_every_key_and_the_versions(recorded, tmp_path):
     mixing |= {"cutmix_probability": 0.5, "form": "big_vision"}
     objective = {"name": "classification", "loss": "softmax", "label_smoothing": 0.0}
     expected = json.loads(default_config().to_json())
-    assert content["config"] == {**expected, "objective": {**objective, "mixing": mixing}}
+    found = content["config"]
+    chosen = {key: value for key, value in found["objective"].items() if value is not None}
+    assert chosen == {**objective, "mixing": mixing}
+    assert flatten(found).keys() - flatten(objective | mixing) >= flatten(expected).keys() - {
+        key for key in flatten(expected) if key.startswith("objective.")
+    }
+    unset = {key for key, value in flatten(expected).items() if value is None}
+    for key, value in flatten(expected).items():
+        assert key in unset or key in ("best_metric", "evaluators") or flatten(found)[key] == value
+
+
+def test_what_the_program_chose_is_recorded(recorded, tmp_path):
+    """For options that are None, `auto` or empty: a later version may choose otherwise."""
+    found = flatten(json.loads((tmp_path / "config.json").read_text())["config"])
+    chosen = {
+        **{"best_metric": "eval/accuracy", "evaluators": "classification"},
+        **{"optimizer.b1": 0.9, "optimizer.b2": 0.999, "optimizer.momentum": None},
+        **{"schedule.end": 0.0, "schedule.timescale": None},
+        **{"model.width": 768, "model.gelu": "tanh", "model.dtype": "float32"},
+    }
+    assert {key: found[key] for key in chosen} == chosen
+
+
+def test_the_versions_are_recorded(recorded, tmp_path):
+    content = json.loads((tmp_path / "config.json").read_text())
     assert content["versions"].keys() == {*workdir.PACKAGES, "vit_jax", "device"}
     assert not list(tmp_path.glob("*.tmp"))
 
@@ -88,9 +115,7 @@ def test_an_equal_config_resumes_in_silence(recorded, caplog):
 )
 def test_another_run_is_refused_with_the_difference(recorded, tmp_path, key, value):
     before = (tmp_path / "config.json").read_text()
-    old = default_config()
-    for part in key.split("."):
-        old = old[part]
+    old = flatten(json.loads(before)["config"])[key]
     with pytest.raises(CheckpointError) as error:
         recorded(**{key: value})
     assert f"{tmp_path} holds a run with config.{key}={old!r}, not {value!r}" in str(error.value)
@@ -124,31 +149,6 @@ def test_an_earlier_version_s_keys_are_found_under_their_new_names(recorded, tmp
     assert record.message == (
         "config.objective.loss was 'sigmoid' before this resume and is 'softmax' now."
     )
-
-
-def test_a_run_of_an_earlier_version_goes_on_holding_out_by_hash(recorded, tmp_path, caplog):
-    config = default_config()
-    assert workdir.as_recorded(config, tmp_path).data.holding_out == "stratified"
-    path = tmp_path / "config.json"
-    content = json.loads(path.read_text())
-    for key in ("holding_out", "fold"):
-        del content["config"]["data"][key]
-    path.write_text(json.dumps(content))
-    earlier = workdir.as_recorded(config, tmp_path)
-    assert (earlier.data.holding_out, earlier.data.fold) == ("hash", "")
-    caplog.clear()
-    recorded(**{"data.holding_out": "hash"})
-    assert not caplog.records
-    path.write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=r"data\.holding_out='hash', not 'stratified'"):
-        recorded()
-
-
-@pytest.mark.parametrize("text", [None, "[1]", "{", "{}"])
-def test_where_nothing_is_recorded_the_config_stays(tmp_path, text):
-    if text:
-        (tmp_path / "config.json").write_text(text)
-    assert workdir.as_recorded(default_config(), tmp_path).data.holding_out == "stratified"
 
 
 def test_all_differences_are_shown_at_once(recorded):
@@ -186,7 +186,9 @@ def test_a_pair_equals_the_list_it_is_stored_as(tmp_path, caplog):
     for resuming in (False, True):
         config = default_config()
         config.model.image_size = (64, 32)
-        workdir.record_config(epath.Path(tmp_path), config, 64, "", resuming=resuming)
+        workdir.record_config(
+            epath.Path(tmp_path), config, workdir.Inputs(64, ""), BEST, resuming=resuming
+        )
     assert not caplog.records
 
 
@@ -227,17 +229,8 @@ def test_keys_that_an_older_version_did_not_know_had_their_defaults(recorded, tm
         recorded(**{"data.classes": ("1", "2")})
 
 
-def test_what_is_computed_now_in_another_way_stays_as_the_run_began(tmp_path):
-    workdir.record_config(
-        epath.Path(tmp_path), default_config(), 64, data_digest="", resuming=False
-    )
-    content = json.loads((tmp_path / "config.json").read_text())
-    del content["config"]["ema_warmup"]
-    del content["config"]["optimizer"]["gradient_dtype"]
-    del content["config"]["optimizer"]["sharpness"]["shares"]
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    now = default_config()
-    now.ema_warmup, now.total_steps, now.optimizer.sharpness.shares = False, 9, 32
-    kept = workdir.as_recorded(now, tmp_path)
-    assert (kept.ema_warmup, kept.optimizer.gradient_dtype) == (True, "model")
-    assert (kept.optimizer.sharpness.shares, kept.total_steps) == (1, 9)
+def test_another_teacher_is_refused_on_resume(recorded):
+    recorded(resuming=False, teacher="one")
+    recorded(teacher="one")
+    with pytest.raises(CheckpointError, match="another teacher"):
+        recorded(teacher="two")

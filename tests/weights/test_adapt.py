@@ -1,5 +1,7 @@
 """Fitting weights to another model: what is loaded, resized, fresh, skipped; and that it is said."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -7,10 +9,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import vit_jax
 from tests.published import GOLDEN, golden, logits, parameters, random_model, write_npz
+from vit_jax.class_mapping import BY_NAME, ClassMapping, chosen_mapping
 from vit_jax.errors import ConfigError, WeightsError
-from vit_jax.model_file import Preprocessing
+from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import model_options
+from vit_jax.weights.adapt import Adaptation
 from vit_jax.weights.architecture import abstract_parameters
+from vit_jax.weights.content import Weights
+from vit_jax.weights.equivalence import Form
 from vit_jax.weights.loading import fit_weights, read_initial_weights
 from vit_jax.weights.resampling import resize_channels, resize_patches, resize_positions
 
@@ -26,7 +32,7 @@ def options_of(**changes):
     return model_options("ViT-Ti/16", **{**TINY, "num_classes": 10, **changes})
 
 
-def initialize(path, skip="", class_names=(), **changes):
+def initialize(path, skip="", class_names=(), head_map=None, **changes):
     """Stand-ins for fresh parameters, those made of them, and the report's rows by name."""
     options = options_of(**changes)
     _, shapes = abstract_parameters("ViT-Ti/16", options)
@@ -37,6 +43,7 @@ def initialize(path, skip="", class_names=(), **changes):
         unflatten_dict(fresh, sep="/"),
         skip=skip,
         class_names=class_names,
+        head_map=head_map,
     )
     rows = {row.name: row for row in report.rows}
     return fresh, flatten_dict(params, sep="/"), rows, report
@@ -100,6 +107,49 @@ def test_a_single_other_name_makes_other_classes(tmp_path, path):
     np.testing.assert_array_equal(
         params["head/kernel"], golden("vit_token")["params"]["head/kernel"]
     )
+
+
+def test_rows_of_a_larger_heads_classes_are_kept_by_name(tmp_path, path):
+    """ImageNet's of ImageNet-21k's; what the larger set lacks starts fresh."""
+    tensors = golden("vit_token")["params"]
+    vit_jax.save_model(vit_jax.load_model(path), tmp_path / "out.npz", class_names=[*"abcdefghij"])
+    by_name = chosen_mapping(BY_NAME, "config.init_head_map")
+    both = {"head/kernel": "rewritten", "head/bias": "rewritten"}
+    fresh = {"head/kernel": "fresh", "head/bias": "fresh"}
+    for head_map, expected in ((None, fresh), (by_name, both)):
+        names = ("j", "b", "c")
+        found = initialize(tmp_path / "out.npz", "", names, head_map, num_classes=3)
+        assert statuses(found[2]) == expected
+    np.testing.assert_array_equal(found[1]["head/kernel"], tensors["head/kernel"][:, [9, 1, 2]])
+    np.testing.assert_array_equal(found[1]["head/bias"], tensors["head/bias"][[9, 1, 2]])
+    assert found[2]["head/bias"].note == "3 of 3 classes kept"
+
+    head_map = ClassMapping({"cat": "c", "kitten": "c"}, "config.init_head_map=FILE")
+    names = ("kitten", "b", "yeti", "cat")
+    _, params, rows, _ = initialize(tmp_path / "out.npz", "", names, head_map, num_classes=4)
+    kernel, bias = params["head/kernel"], params["head/bias"]
+    np.testing.assert_array_equal(kernel.mask, np.broadcast_to([0, 0, 1, 0], (32, 4)))
+    np.testing.assert_array_equal(bias.mask, [0, 0, 1, 0])
+    np.testing.assert_array_equal(kernel.data[:, [0, 1, 3]], tensors["head/kernel"][:, [2, 1, 2]])
+    assert rows["head/kernel"].note == "3 of 4 classes kept, the others fresh: 'yeti', ..."
+
+
+def test_rows_of_a_head_without_names_are_kept_by_number(path):
+    head_map = ClassMapping({"x": "7", "y": "0"}, "config.init_head_map=FILE")
+    _, params, *_ = initialize(path, "", ("x", "y"), head_map, num_classes=2)
+    expected = golden("vit_token")["params"]["head/kernel"][:, [7, 0]]
+    np.testing.assert_array_equal(params["head/kernel"], expected)
+
+
+def test_rows_that_cannot_be_kept_are_an_error(tmp_path, path):
+    by_name = chosen_mapping(BY_NAME, "config.init_head_map")
+    with pytest.raises(WeightsError, match=r"none of the data's classes.*it has no names: give a"):
+        initialize(path, "", ("x", "y"), by_name, num_classes=2)
+    with pytest.raises(WeightsError, match=r"none that fit \(representation_size=0 in the file\)"):
+        initialize(path, "", ("0",), by_name, num_classes=1, representation_size=32)
+    tensors = {k: v for k, v in golden("vit_token")["params"].items() if not k.startswith("head")}
+    with pytest.raises(WeightsError, match="no head whose rows could be kept"):
+        initialize(write_npz(tmp_path / "a.npz", tensors), "", ("0",), by_name, num_classes=1)
 
 
 def test_a_file_without_a_head(tmp_path):
@@ -166,6 +216,8 @@ def test_rectangular_images_need_the_files_grid_once(tmp_path):
     vit_jax.save_model(vit_jax.load_model(path, source_grid=(14, 20)), tmp_path / "out.npz")
     model = vit_jax.load_model(tmp_path / "out.npz", image_size=(80, 128))  # by the sidecar
     np.testing.assert_array_equal(parameters(model)["position_embedding"], expected)
+    _, params, _, _ = initialize(path, image_size=(112, 160))  # Those of the run, if they fit.
+    np.testing.assert_array_equal(params["position_embedding"], table)
 
 
 def test_another_patch_size_and_grid_at_once(tmp_path):
@@ -242,6 +294,30 @@ def test_the_class_tokens_row_is_dropped_with_it(path):
     assert report.notes[-1] == (
         "Note: the weights are for pooling='token'; the model has pooling='average'."
     )
+
+
+@pytest.mark.parametrize(
+    ("family", "option", "there", "here"),
+    [
+        ("ViT-Ti/16", "gelu", "tanh", "erf"),
+        ("ViT-Ti/16", "pooling", "average", "token"),
+        ("ViT-Ti/16", "norm_after_pooling", True, False),
+        ("ViT-Ti/16", "positions", "sincos_2d", "none"),
+        ("ViT-Ti/16", "position_placement", "stem", "every_layer_shared"),
+        ("BiT-R50x1", "pool_padding", "zeros", "infinity"),
+    ],
+)
+def test_what_changes_the_function_and_no_shape_is_said(family, option, there, here):
+    """Whatever else differs between the two models."""
+    sizes = {} if family != "ViT-Ti/16" else {**TINY, "pooling": "average"}
+    of_file, of_model = (
+        model_options(family, **{**sizes, option: value}) for value in (there, here)
+    )
+    file = ModelFile(family, dataclasses.asdict(of_file))
+    adaptation = Adaptation(weights=Weights("x", {}, file), options=of_model)
+    notes = list(adaptation.notes(Form({}, of_file)))
+    said = f"Note: the weights are for {option}={there!r}; the model has {option}={here!r}."
+    assert notes == [said]
 
 
 def test_rows_follow_their_tokens(tmp_path):
@@ -396,7 +472,7 @@ def test_the_report_is_a_table(path):
     assert len(lines) == 2 + 24 + 1
     assert lines[-1] == (
         "Assumed, as nothing says it: gelu='tanh', pooling='token', "
-        "pixels are normalised to [-1, 1]."
+        "pixels are normalised to [-1, 1], of whole pictures resized (bilinear, not antialiased)."
     )
     assert "  fresh    head/kernel                    32×10        32×7" in text
 

@@ -46,6 +46,7 @@ TIMM_OPTIONS = {
     "attention": {"pooling": "attention"},
     "average with class token": {"pooling": "average", "class_token": True},
     "registers": {"num_registers": 4},
+    "distilled": {"distillation_token": True},
     "no prefix positions": {"prefix_positions": False, "num_registers": 2},
     "layer scale": {"layer_scale": 0.1, "query_key_norm": True},
     "fixed positions": {"positions": "sincos_2d"},

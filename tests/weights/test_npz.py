@@ -1,5 +1,6 @@
 """Published .npz files, against outputs and gradients of the code that published them."""
 
+import dataclasses
 import json
 
 import jax
@@ -24,6 +25,7 @@ from tests.published import (
     write_npz,
 )
 from vit_jax.errors import WeightsError
+from vit_jax.model_file import Preprocessing
 from vit_jax.weights import npz
 from vit_jax.weights.mapping import write_table
 
@@ -99,6 +101,37 @@ def test_what_was_assumed_is_printed(name, assumed, not_assumed, tmp_path, caplo
     assert "Assumed, as nothing says it: " in caplog.text
     assert assumed in caplog.text
     assert not_assumed not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "told"),
+    [
+        ("vit_token", Preprocessing(antialias=False), "whole pictures resized (bilinear, not anti"),
+        ("hybrid_stem", Preprocessing(antialias=False), "whole pictures resized (bilinear, not"),
+        (
+            "bit_v2_preact",  # Under Big Vision's names.
+            Preprocessing(crop="center", resize=256, interpolation="area"),
+            "the centres of pictures resized to 256 (area)",
+        ),
+        (
+            "bv_vit_map",  # For 32 pixels.
+            Preprocessing(crop="center", resize=37, interpolation="area"),
+            "the centres of pictures resized to 37 (area)",
+        ),
+    ],
+)
+def test_pictures_are_made_as_for_the_published_accuracies(name, expected, told, tmp_path, caplog):
+    """input_pipeline.py of vision_transformer and BiT; `resize_small(256)|central_crop(224)`."""
+    path = write_npz(tmp_path / "in.npz", golden(name)["params"])
+    model = vit_jax.load_model(path)
+    assert model.preprocessing == dataclasses.replace(expected, resize=model.preprocessing.resize)
+    assert model.preprocessing.crop == "resize" or model.preprocessing.resize == expected.resize
+    assert told in caplog.text
+    vit_jax.save_model(model, tmp_path / "out.npz")  # With a sidecar, which says it.
+    assert vit_jax.load_model(tmp_path / "out.npz").preprocessing == model.preprocessing
+    (tmp_path / "out.json").unlink()  # Under the reference's names.
+    again = vit_jax.load_model(tmp_path / "out.npz").preprocessing
+    assert (again.crop, again.antialias) == ("resize", False)
 
 
 def test_of_a_training_state_only_the_parameters_are_read(tmp_path):

@@ -79,6 +79,7 @@ def test_sizes_and_crops(config, crop, resize, remark):
         (2, "bilinear", ""),
         (3, "bicubic", ""),
         (1, "bicubic", "resizes by lanczos, this package by bicubic"),
+        (4, "area", "resizes by box, this package by area"),
         (0, "bilinear", "resizes by nearest, this package by bilinear"),
     ],
 )
@@ -95,7 +96,7 @@ def test_interpolations(resample, interpolation, remark):
     [
         Preprocessing(),
         Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), interpolation="bicubic"),
-        Preprocessing((0.3,), (0.6,), "center", 36),
+        Preprocessing((0.3,), (0.6,), "center", 36, "area"),
     ],
 )
 def test_what_is_written_is_read_back(preprocessing, tmp_path):

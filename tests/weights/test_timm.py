@@ -20,9 +20,9 @@ from tests.published import (
 )
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
-from vit_jax.weights.timm import crop_percentage, mlp_ratio
+from vit_jax.weights.timm import crop_percentage, mlp_ratio, stated_by_config
 
-NAMES = ("timm_token", "timm_gap", "timm_registers_layerscale")
+NAMES = ("timm_token", "timm_gap", "timm_registers_layerscale", "timm_distilled")
 
 
 def tensors_of(name):
@@ -49,6 +49,47 @@ def test_logits_are_timms(name):
     np.testing.assert_allclose(
         logits(model, expected["images"]), expected["logits"], rtol=0, atol=1e-5
     )
+
+
+def test_a_distilled_model_has_two_tokens_and_two_heads(caplog):
+    """DeiT's, `deit_tiny_distilled_patch16_224` of timm 1.0.31, two narrow blocks of it."""
+    expected = golden("timm_distilled")
+    model = vit_jax.load_model(GOLDEN / "timm_distilled.safetensors", num_heads=2)
+    assert (model.options.distillation_token, model.options.num_tokens) == (True, 18)
+    features = model.intermediates(expected["images"], "pre_logits")["pre_logits"]
+    assert features.shape == (2, 64)
+    apart = model.classify_apart(features)
+    np.testing.assert_allclose(apart, expected["apart"], rtol=0, atol=1e-5)
+    assert model.options.macs() == model.options.encoder_macs() + 16 * 192 * 32 + 2 * 32 * 10
+
+    larger = vit_jax.load_model(
+        GOLDEN / "timm_distilled.safetensors", num_heads=2, image_size=48, num_classes=3
+    )
+    assert "distillation_head/kernel" in caplog.text
+    assert not np.any(logits(larger, np.zeros((1, 48, 48, 3), np.float32)))
+    before, after = (parameters(one)["position_embedding"] for one in (model, larger))
+    np.testing.assert_array_equal(after[:, :2], before[:, :2])
+
+    folded = vit_jax.load_model(
+        GOLDEN / "timm_distilled.safetensors", num_heads=2, prefix_positions=False
+    )
+    np.testing.assert_allclose(
+        logits(folded, expected["images"]), expected["logits"], rtol=0, atol=1e-5
+    )
+    caplog.clear()
+    vit_jax.load_model(GOLDEN / "timm_distilled.safetensors", num_heads=2, distillation_token=False)
+    assert "for distillation_token=True; the model has distillation_token=False" in caplog.text
+
+
+def test_what_timm_cannot_hold_beside_a_distillation_token(tmp_path):
+    model = random_model(
+        "ViT-Ti/16", depth=1, image_size=32, distillation_token=True, num_registers=2
+    )
+    with pytest.raises(WeightsError, match=r"timm has no .* distillation token"):
+        vit_jax.save_model(model, tmp_path / "out", "timm")
+    for name, format_ in (("out.npz", "npz"), ("out", "huggingface")):
+        with pytest.raises(WeightsError, match="distillation_token"):
+            vit_jax.save_model(model, tmp_path / name, format_)
 
 
 def test_what_the_file_does_not_say_is_asked_for_or_printed(caplog):
@@ -189,6 +230,27 @@ def test_the_config_beside_the_file_is_used(tmp_path):
     larger = vit_jax.load_model(tmp_path, image_size=64)
     assert larger.preprocessing.resize == 70
     assert vit_jax.load_model(tmp_path, channels=1).preprocessing.mean == pytest.approx((0.449,))
+
+
+def test_what_a_config_leaves_out_is_timms_default():
+    found = stated_by_config({"architecture": "vit_tiny_patch16_224"}).preprocessing
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    assert found == Preprocessing(mean, std, crop="center", resize=256, interpolation="bicubic")
+
+
+def test_a_models_arguments_are_before_the_rest_of_a_config():
+    """Then the config's own keys: the weights' first configuration says the least."""
+    stated = stated_by_config(
+        {
+            "architecture": "vit_tiny_patch16_224",
+            "pretrained_cfg": {"num_classes": 1000, "global_pool": "map"},
+            "num_classes": 10,
+            "global_pool": "avg",
+            "model_args": {"global_pool": "token"},
+        }
+    )
+    assert stated.options["pooling"] == "token"
+    assert (stated.options["num_classes"], stated.options["num_heads"]) == (10, 3)
 
 
 @pytest.mark.parametrize(

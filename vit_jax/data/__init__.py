@@ -23,7 +23,7 @@ above it.
       images/             an encoded file -> uint8 pixels
         transforms        what happens to a training and to an evaluation image
           picture         any format                    jpeg, png; limits: before decoding
-          crops, resizing
+          crops, resizing               area
           augmentation    with randaugment_tf and pillow_policies
       loading/            examples -> batches
         pipeline          the same for any number of processes, threads and workers

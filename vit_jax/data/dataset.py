@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from vit_jax.data.balance import Balance, read_balance
 from vit_jax.data.images.transforms import decoding_of, train_transform
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.cache import Cached
@@ -17,13 +18,14 @@ from vit_jax.data.loading.order import Order
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
-from vit_jax.models.base import as_pair
+from vit_jax.models.base import ModelOptions, as_pair
 
 BLOCK = 32  # Neighbours that `data.shuffle=blocks` keeps together: some megabytes of photographs.
 
 MOST_EXAMPLES = 2**31 - 1
 
-Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B]
+# image uint8 or float32 [B, H, W, C] in 0 … 255, label, index int32 [B], mask bool [B]
+Batch = dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +34,12 @@ class Dataset:
 
     Attributes:
       source: the examples; None in a plan that is made without them.
-      transform: (encoded file or uint8 [H, W, C], Generator) -> uint8 [height, width, channels].
+      transform: (encoded file or array [H, W, C], Generator) -> `data.dtype` [height, width, channels].
       num_examples: that make an epoch.
       num_classes: of the model.
       class_names: of the classes; empty where there is no source.
       skipping: what stands for an example that cannot be read; None: it is an error.
+      balance: how much each class counts; None: as the data has it.
     """
 
     source: Source | None
@@ -45,6 +48,7 @@ class Dataset:
     num_classes: int
     class_names: tuple[str, ...]
     skipping: Skipping | None = None
+    balance: Balance | None = None
 
     @property
     def examples(self) -> Source:
@@ -57,6 +61,11 @@ class Dataset:
     def several_labels(self) -> bool:
         """Whether an image has any number of classes."""
         return self.source is not None and self.source.multi_label
+
+    @property
+    def numeric(self) -> bool:
+        """Whether an image has numbers to predict instead of a class."""
+        return self.source is not None and self.source.numeric
 
 
 def with_index(data: ConfigDict, index_dir: str) -> ConfigDict:
@@ -76,7 +85,8 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     is impossible.
     """
     data, num_classes = with_index(config.data, index_dir), config.model.num_classes
-    size, channels = as_pair("image_size", config.model.image_size), config.model.channels or 3
+    size = as_pair("image_size", config.model.image_size or ModelOptions.image_size)
+    channels = config.model.channels or 3
     transform = train_transform(data, size, channels)
     planned_classes = num_classes or (0 if data.source else data.num_classes)
     if not required and data.num_train_examples and planned_classes:
@@ -93,13 +103,15 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     )
     check_size(data.source, len(source))
     names = source.class_names
-    check_classes(config, len(names), source.multi_label)
+    check_classes(config, len(names), source.multi_label or source.numeric)
+    balance = read_balance(data, source)
     if data.cache_gib:
         source = Cached(source, channels, data.cache_gib, decoding_of(data))
     skipping = None
     if data.on_error == "skip":
-        skipping = Skipping.of(source, (*size, channels), len(names))
-    return Dataset(source, transform, len(source), num_classes or len(names), names, skipping)
+        skipping = Skipping.of(source, (*size, channels), len(names), data.dtype)
+    num_classes = num_classes or len(names)
+    return Dataset(source, transform, len(source), num_classes, names, skipping, balance)
 
 
 def check_size(source: str, count: int) -> None:
@@ -117,7 +129,7 @@ def check_classes(config: ConfigDict, found: int, several: bool) -> None:
     Args:
       config: of the run.
       found: classes in the data.
-      several: whether an image has any number of them: then it must be the same number.
+      several: whether a label is an array with a number for each: then it must be the same number.
     """
     wanted, source = config.model.num_classes, config.data.source
     if wanted and found > wanted:
@@ -127,24 +139,36 @@ def check_classes(config: ConfigDict, found: int, several: bool) -> None:
         )
     if several and wanted not in (0, found):
         raise ConfigError(
-            f"config.model.num_classes={wanted}: images with several classes have targets for the "
-            f"{found} of {source!r}; set it to 0."
+            f"config.model.num_classes={wanted}: its images have targets for the {found} of "
+            f"{source!r}; set it to 0."
         )
 
 
 def train_loading(config: ConfigDict, dataset: Dataset) -> Loading:
     """The loading of training batches."""
-    block = BLOCK if config.data.shuffle == "blocks" else 1
     return Loading(
         dataset.examples,
         dataset.transform,
-        Order(len(dataset.examples), config.seed, block),
+        train_order(config, dataset),
         config.batch_size,
         copies=config.data.repeated_augmentation,
         skipping=dataset.skipping,
         num_threads=config.data.num_threads,
         num_workers=config.data.num_workers,
     )
+
+
+def train_order(config: ConfigDict, dataset: Dataset) -> Order:
+    """The order of training examples."""
+    examples, balance = dataset.examples, dataset.balance
+    if (
+        balance is not None
+        and balance.draws is not None
+        and isinstance(examples.labels, np.ndarray)
+    ):
+        return balance.order(examples.labels, config.seed)
+    block = BLOCK if config.data.shuffle == "blocks" else 1
+    return Order(len(examples), config.seed, block)
 
 
 def train_batches(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from vit_jax import storage
-from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, is_image, is_system
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, is_array, is_image, is_system
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.errors import DataError
 
@@ -42,17 +42,22 @@ def _not_empty(name: str, paths: Iterator[str]) -> Iterator[str]:
         return itertools.chain([first], paths)
     if name == STANDARD_INPUT:
         raise DataError("Standard input names no files.")
-    if os.path.isdir(os.path.expanduser(name)):
+    if os.path.isdir(_path_of(name)):
         extensions = ", ".join(IMAGE_EXTENSIONS)
         raise DataError(f"{name}: this folder holds no image files ({extensions}).")
     raise DataError(f"{name!r}: there is no such file or folder, and as a glob it matches none.")
+
+
+def _path_of(name: str) -> str:
+    """A name that is there as it is written, else with `~` and environment variables replaced."""
+    return name if os.path.lexists(name) else storage.expand(name)
 
 
 def _find(name: str, listing: Iterable[bytes]) -> Iterator[str]:
     if name == STANDARD_INPUT:
         lines = (os.fsdecode(line.rstrip(b"\r\n")) for line in listing)
         return (line for line in lines if line)
-    path = os.path.expanduser(name)
+    path = _path_of(name)
     if os.path.isdir(path):
         return walk(path)
     # A file whose name looks like a glob is that file.
@@ -84,11 +89,12 @@ def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterat
     identity = (status.st_dev, status.st_ino)
     if identity in above:
         return
+    arrays = not any(is_image(name) for name in is_folder if not is_folder[name])
     for name in sorted(is_folder, key=natural_order):
         path = os.path.join(folder, name)
         if is_folder[name] and not is_system(name):
             yield from walk(path, above | {identity})
-        elif not is_folder[name] and is_image(name):
+        elif not is_folder[name] and (is_image(name) or (arrays and is_array(name))):
             yield path
 
 

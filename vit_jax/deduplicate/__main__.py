@@ -70,17 +70,27 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.deduplicate", "Finds training examples that are in a test set, too.")
     parser.add_argument(
-        "--source", required=True, help="of the training examples, as --config.data.source"
+        "--source",
+        type=storage.expand_source,
+        required=True,
+        help="of the training examples, as --config.data.source",
     )
     parser.add_argument("--split", default="train", help="of it, such as train[:10%%]")
     parser.add_argument(
         "--against",
+        type=storage.expand_source,
         action="append",
         required=True,
         metavar="SOURCE[@SPLIT]",
         help="a test set; by default the source's evaluation split. May be given several times",
     )
-    parser.add_argument("--output", required=True, metavar="FILE", help="for --config.data.exclude")
+    parser.add_argument(
+        "--output",
+        type=storage.expand,
+        required=True,
+        metavar="FILE",
+        help="for --config.data.exclude",
+    )
     parser.add_argument(
         "--perceptual_distance",
         type=int,
@@ -89,14 +99,16 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         help=f"of 64, that may differ in images that look the same, 0 to {FARTHEST} (%(default)s)",
     )
     add_image_limit(parser)
-    parser.add_argument("--data_dir", default="", help="where prepared TFDS data lies")
+    parser.add_argument(
+        "--data_dir", type=storage.expand, default="", help="where prepared TFDS data lies"
+    )
     flags = parser.parse_args(arguments)
     if not 0 <= flags.perceptual_distance <= FARTHEST:
         raise ConfigError(
             f"--perceptual_distance={flags.perceptual_distance}: must be from 0 to {FARTHEST}."
         )
     if not storage.is_remote(flags.output):
-        flags.output = os.path.abspath(os.path.expanduser(flags.output))
+        flags.output = os.path.abspath(flags.output)
         folder = os.path.dirname(flags.output)
         if os.path.isdir(flags.output) or not os.access(folder, os.W_OK):
             raise ConfigError(f"--output={flags.output} cannot be written.")

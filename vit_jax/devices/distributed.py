@@ -69,6 +69,8 @@ def initialize(flags: Cluster, timeout_seconds: float) -> None:
     if cluster and cluster.process_id == 0:
         check_port(cluster.coordinator_address)
     arguments = dataclasses.asdict(cluster) if cluster else {}
+    # It would take SIGTERM away from us: `training.preemption` agrees on a step sooner.
+    jax.config.update("jax_enable_preemption_service", False)
     with _deadline(timeout_seconds, _unreachable_message(cluster, timeout_seconds)):
         try:
             jax.distributed.initialize(

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from vit_jax.errors import ConfigError
-from vit_jax.parameters import LAYERS, path_name
+from vit_jax.parameters import is_stacked, path_name
 from vit_jax.tables import format_table
 
 AXES = ("data", "fsdp", "tensor")
@@ -171,7 +171,7 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
                 spec[dimension] = "tensor"
     fsdp = mesh.shape["fsdp"]
     if fsdp > 1 and math.prod(shape) >= MIN_FSDP_ELEMENTS:
-        first = 1 if name.startswith(LAYERS) else 0
+        first = int(is_stacked(name))
         candidates = [d for d in range(first, len(shape)) if not spec[d] and shape[d] % fsdp == 0]
         if candidates:
             spec[max(candidates, key=lambda d: shape[d])] = "fsdp"
@@ -218,7 +218,7 @@ def like_params(tree: dict, params: dict, shardings: dict, mesh: Mesh) -> dict:
         for start in range(len(path)):
             name = path_name(path[start:])
             shape, sharding = known.get(name, (None, None))
-            split = 1 if name.startswith(LAYERS) else 0  # The layer axis never is.
+            split = int(is_stacked(name))  # The layer axis never is.
             if shape and len(shape) == leaf.ndim and shape[split:] == leaf.shape[split:]:
                 return sharding
         return replicated(mesh)

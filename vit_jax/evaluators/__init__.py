@@ -16,10 +16,20 @@ from vit_jax.checkpoint import AVERAGED
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators.base import Evaluator
 from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluators.fewshot import FewShot
+from vit_jax.evaluators.knn import NearestNeighbors
+from vit_jax.evaluators.objective import ObjectiveLoss
+from vit_jax.evaluators.probe import LinearProbe
+from vit_jax.evaluators.regression import Regression
 from vit_jax.grammar import parse
 
 EVALUATORS: dict[str, type[Evaluator]] = {
     "classification": Classification,
+    "regression": Regression,
+    "objective": ObjectiveLoss,
+    "fewshot": FewShot,
+    "knn": NearestNeighbors,
+    "probe": LinearProbe,
 }
 
 

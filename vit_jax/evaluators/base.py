@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from vit_jax.data.evaluation_data import EvaluationData
+from vit_jax.evaluators.features import FeatureStore
 from vit_jax.kinds import Count, Text
 from vit_jax.network import Network
 
@@ -28,6 +30,11 @@ class Setting:
     data: EvaluationData
     loss: str = "softmax"
     objective: Any = None
+
+    @functools.cached_property
+    def features(self) -> FeatureStore:
+        """Features of splits, which several evaluators share."""
+        return FeatureStore(self.network, self.data)
 
 
 class Results(NamedTuple):
@@ -55,6 +62,8 @@ class Evaluator:
     """
 
     NAME: ClassVar[str] = ""  # Where none is set.
+    VERSION: ClassVar[int] = 1  # Of its protocol: another one may give other numbers.
+    NEEDS_HEAD: ClassVar[bool] = True  # Whether a model must tell classes apart.
 
     name: Text = ""
     source: Text = ""

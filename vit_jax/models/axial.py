@@ -34,10 +34,11 @@ from vit_jax.models.base import (
     require_at_least,
     unconstrained,
 )
+from vit_jax.models.blocks import Block
 from vit_jax.models.layers import lecun_normal, split
 from vit_jax.models.positions import EVERY_LAYER, RELATIVE, ROTARY
 from vit_jax.models.resnet import GroupNorm, PostActivationUnit, ResNet, ResNetOptions, UnitShape
-from vit_jax.models.vit import AVERAGE_POOLING, Block, VisionTransformer, ViTOptions
+from vit_jax.models.vit import AVERAGE_POOLING, VisionTransformer, ViTOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Shared by every family: the options the trainer knows, the call, the head, the intermediates."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from vit_jax.models.layers import REMAT_POLICIES
 PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
 ATTENTION_WEIGHTS, PRE_LOGITS = "attention_weights", "pre_logits"
 LOGITS = "logits"
+CLASS_TOKEN, MEAN, PATCHES = "class_token", "mean", "patches"
+EMBEDDINGS = (PRE_LOGITS, CLASS_TOKEN, MEAN, PATCHES)
 
 FIELD_KINDS: dict[
     Any, tuple[Any, str]
@@ -28,6 +31,9 @@ FIELD_KINDS: dict[
 
 LARGEST = 10_000_000  # Of any number that an option is: classes, widths, pixels.
 DEEPEST = 10_000  # Blocks; each has an entry in lists.
+
+AUTO = "auto"
+PRECISIONS = (AUTO, "default", "high", "highest")  # JAX's, and the one that `dtype` suggests.
 
 Constrain = Callable[[jax.Array], jax.Array]
 
@@ -49,6 +55,7 @@ class ModelOptions:
     channels: int = 3
     head_bias: float = 0.0  # initial value of the head's bias
     dtype: str = "float32"  # of the computation; parameters are always float32
+    matmul_precision: str = AUTO  # JAX's of float32 products; auto: "highest" if dtype is float32
     remat: str = "none"  # or "full", "dots": what the backward pass recomputes
 
     def __post_init__(self) -> None:
@@ -64,6 +71,19 @@ class ModelOptions:
         require_at_least(self, 0, "num_classes")
         require_at_least(self, 1, "channels")
         require_one_of(self, dtype=("float32", "bfloat16"), remat=REMAT_POLICIES)
+        require_one_of(self, matmul_precision=PRECISIONS)
+
+    def in_precision(self) -> contextlib.AbstractContextManager:
+        """The context in which products are as precise as `matmul_precision` says.
+
+        JAX's own default multiplies float32 in TF32 on GPUs and in bfloat16 on TPUs. "default" leaves
+        it so, or as `jax.default_matmul_precision` has it around.
+        """
+        chosen = self.matmul_precision
+        if chosen == AUTO:
+            chosen = "highest" if self.dtype == "float32" else "default"
+        exact = chosen != "default"
+        return jax.default_matmul_precision(chosen) if exact else contextlib.nullcontext()
 
     @property
     def num_tokens(self) -> int | None:
@@ -95,13 +115,17 @@ class ImageClassifier(nnx.Module):
     def __init__(self, options: ModelOptions, representation_size: int, rngs: nnx.Rngs):
         self.options = options
         if options.num_classes:
-            self.head = nnx.Linear(
-                representation_size,
-                options.num_classes,
-                kernel_init=nnx.initializers.zeros,
-                bias_init=nnx.initializers.constant(options.head_bias),
-                rngs=rngs,
-            )
+            self.head = self.make_head(representation_size, rngs)
+
+    def make_head(self, representation_size: int, rngs: nnx.Rngs) -> nnx.Linear:
+        """The linear layer from a representation to the classes; its kernel is zero at first."""
+        return nnx.Linear(
+            representation_size,
+            self.options.num_classes,
+            kernel_init=nnx.initializers.zeros,
+            bias_init=nnx.initializers.constant(self.options.head_bias),
+            rngs=rngs,
+        )
 
     def features(
         self,
@@ -161,13 +185,15 @@ class ImageClassifier(nnx.Module):
           `logits` [B, K], `pre_logits` [B, R], both float32, and the intermediates by name.
         """
         self.check_images(images)
-        representation, captured = self.features(images, key, constrain, capture)
-        logits = self.classify(representation)
+        with self.options.in_precision():
+            representation, captured = self.features(images, key, constrain, capture)
+            logits = self.classify(representation)
         return {**captured, PRE_LOGITS: representation, LOGITS: logits}
 
     def classify(self, representation: jax.Array) -> jax.Array:
         """Representation [B, R] float32 -> logits [B, K] float32; itself without a head."""
-        return self.head(representation) if self.options.num_classes else representation
+        with self.options.in_precision():
+            return self.head(representation) if self.options.num_classes else representation
 
     def intermediates(self, images: jax.Array, *names: str) -> dict[str, Any]:
         """The values that the model computes on the way to its logits, in evaluation mode.
@@ -197,6 +223,47 @@ class ImageClassifier(nnx.Module):
                 )
         outputs = self.outputs(images, capture=names)
         return {name: outputs[name] for name in names}
+
+    def embed(
+        self, images: jax.Array, features: str = PRE_LOGITS, layer: int | None = None
+    ) -> jax.Array:
+        """Embeddings of images, in evaluation mode; float32.
+
+        Args:
+          images: as for the call.
+          features: one of
+            "pre_logits": the input of the head, [B, R].
+            "class_token": [B, D].
+            "mean": of the patches, without class token and registers, [B, D].
+            "patches": all of them, row by row, [B, N, D].
+          layer: the block whose output they are of, from 0, or from the end with -1; None: the
+            last, with the norm that the model has behind it.
+
+        Raises:
+          ConfigError: the model has no such features or layer.
+        """
+        if features not in EMBEDDINGS:
+            raise ConfigError(f"features={features!r}: must be one of {', '.join(EMBEDDINGS)}.")
+        if features == PRE_LOGITS and layer is not None:
+            raise ConfigError(f"layer={layer}: {PRE_LOGITS} are of no block; set features.")
+        if features == PRE_LOGITS:
+            return self.outputs(images)[PRE_LOGITS]
+        blocks = self.outputs(images, capture=(BLOCK_OUTPUTS,))[BLOCK_OUTPUTS]
+        if layer is not None and not -len(blocks) <= layer < len(blocks):
+            raise ConfigError(f"layer={layer}: the model has {len(blocks)} blocks.")
+        tokens = self.normalize_tokens(blocks[-1]) if layer is None else blocks[layer]
+        tokens = tokens.reshape(len(tokens), -1, tokens.shape[-1]).astype(jnp.float32)
+        if features == CLASS_TOKEN:
+            if not getattr(self.options, "has_class_token", False):
+                raise ConfigError(f"features={features!r}: the model has no class token.")
+            return tokens[:, 0]
+        patches = tokens[:, getattr(self.options, "num_prefix_tokens", 0) :]
+        return patches if features == PATCHES else mean_pool(patches)
+
+    def normalize_tokens(self, tokens: jax.Array) -> jax.Array:
+        """The last block's output [B, ..., D] as pooling sees it: by the model's norm, if it is there."""
+        after = getattr(self.options, "norm_after_pooling", False)
+        return self.norm(tokens) if hasattr(self, "norm") and not after else tokens
 
     def check_images(self, images: jax.Array) -> None:
         """Raises ConfigError for images of another size than the model's, or not normalised."""

@@ -23,6 +23,9 @@ GELU = {
     "quick": lambda x: x * jax.nn.sigmoid(1.702 * x),  # OpenAI's CLIP
 }
 
+LINEAR, CONSTANT = "linear", "constant"
+STOCHASTIC_DEPTH_SCHEDULES = (LINEAR, CONSTANT)
+
 xavier_uniform = nnx.initializers.xavier_uniform()
 lecun_normal = nnx.initializers.lecun_normal()
 nearly_zero = nnx.initializers.normal(1e-6)
@@ -55,15 +58,28 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     return jnp.where(keep, scaled, 0)
 
 
-def stochastic_depth(x: jax.Array, rate: jax.Array | None, key: jax.Array | None) -> jax.Array:
-    """Zeroes a residual branch per image with probability `rate` and rescales (arXiv 1603.09382).
+def drop_rates(rate: float, schedule: str, depth: int) -> jax.Array | None:
+    """Each block's rate of stochastic depth, [depth] float32; None without it.
 
-    The identity without a key or a rate; `rate` may be traced.
+    "linear" grows from 0 at the first block to `rate` at the last.
+    """
+    if rate == 0:
+        return None
+    return jnp.linspace(0 if schedule == LINEAR else rate, rate, depth)
+
+
+def stochastic_depth(
+    x: jax.Array, rate: jax.Array | None, key: jax.Array | None, *, rescaled: bool = True
+) -> jax.Array:
+    """Zeroes a residual branch per image with probability `rate` (arXiv 1603.09382).
+
+    The others are divided by 1 - `rate` if `rescaled`. The identity without a key or a rate; `rate`
+    may be traced.
     """
     if key is None or rate is None:
         return x
     keep = jax.random.bernoulli(key, 1 - rate, (len(x),) + (1,) * (x.ndim - 1))
-    return jnp.where(keep, (x / (1 - rate)).astype(x.dtype), 0)
+    return jnp.where(keep, (x / (1 - rate)).astype(x.dtype) if rescaled else x, 0)
 
 
 def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:
@@ -207,27 +223,6 @@ class SwiGLU(nnx.Module):
         x = dropout(jax.nn.silu(self.gate(x)) * self.dense1(x), self.dropout_rate, key1)
         x = self.norm(x) if self.inner_norm else x
         return dropout(self.dense2(x), self.dropout_rate, key2)
-
-
-class AttentionPooling(nnx.Module):
-    """Multi-head attention pooling (MAP, arXiv 2106.04560): a learned probe attends to the tokens.
-
-    No residual around the attention, one around the MLP, and no dropout.
-    """
-
-    def __init__(self, options: Any, rngs: nnx.Rngs):
-        self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, options.width)))
-        self.attention = Attention(options, rngs)
-        self.norm = layer_norm(options.width, options, rngs)
-        self.mlp = MLP(options.width, options.mlp_width, options, rngs)
-
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """[B, N, D] -> [B, D]."""
-        probe = jnp.broadcast_to(
-            self.probe[...].astype(tokens.dtype), (len(tokens), 1, tokens.shape[-1])
-        )
-        x, _ = self.attention(probe, memory=tokens)
-        return (x + self.mlp(self.norm(x)))[:, 0]
 
 
 def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:

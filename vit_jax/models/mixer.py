@@ -21,8 +21,19 @@ from vit_jax.models.base import (
     mean_pool,
     require_at_least,
     require_one_of,
+    require_rates,
 )
-from vit_jax.models.layers import GELU, MLP, layer_norm, lecun_normal, scan_blocks
+from vit_jax.models.layers import (
+    GELU,
+    LINEAR,
+    MLP,
+    drop_rates,
+    layer_norm,
+    lecun_normal,
+    scan_blocks,
+    split,
+    stochastic_depth,
+)
 from vit_jax.models.patches import PatchEmbedding, PatchOptions
 
 
@@ -33,12 +44,14 @@ class MixerOptions(PatchOptions):
     depth: int  # the number of blocks
     token_mlp_width: int  # hidden size of the MLP over positions
     mlp_width: int  # hidden size of the MLP over features
+    stochastic_depth_rate: float = 0.0  # of dropping a residual branch, from 0 at the first block
     gelu: str = "tanh"  # or "erf"
     scan_unroll: int = 1  # blocks per iteration of the scan
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, 1, "depth", "token_mlp_width", "mlp_width", "scan_unroll")
+        require_rates(self, "stochastic_depth_rate")
         require_one_of(self, gelu=GELU)
 
     def macs(self) -> int:
@@ -49,7 +62,10 @@ class MixerOptions(PatchOptions):
 
 
 class MixerBlock(nnx.Module):
-    """Token mixing, then channel mixing, each normalised and residual."""
+    """Token mixing, then channel mixing, each normalised and residual.
+
+    Stochastic depth does not rescale the branches that it keeps, as in Big Vision's mlp_mixer.py.
+    """
 
     def __init__(self, options: MixerOptions, rngs: nnx.Rngs):
         inits: dict[str, Any] = {"kernel_init": lecun_normal, "bias_init": nnx.initializers.zeros}
@@ -60,14 +76,21 @@ class MixerBlock(nnx.Module):
         self.norm2 = layer_norm(options.width, options, rngs)
         self.channel_mixing = MLP(options.width, options.mlp_width, options, rngs, **inits)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, key: jax.Array | None, drop_rate: jax.Array | None
+    ) -> jax.Array:
         """Tokens [B, N, D] -> [B, N, D]."""
-        x = x + self.token_mixing(self.norm1(x).swapaxes(1, 2)).swapaxes(1, 2)
-        return x + self.channel_mixing(self.norm2(x))
+        key1, key2 = split(key, 2)
+        y = self.token_mixing(self.norm1(x).swapaxes(1, 2)).swapaxes(1, 2)
+        x = x + stochastic_depth(y, drop_rate, key1, rescaled=False)
+        y = self.channel_mixing(self.norm2(x))
+        return x + stochastic_depth(y, drop_rate, key2, rescaled=False)
 
 
 class Mixer(ImageClassifier):
     """Images [B, H, W, C] (normalised, float32) -> logits [B, K] float32."""
+
+    options: MixerOptions
 
     def __init__(self, options: MixerOptions, rngs: nnx.Rngs):
         super().__init__(options, options.width, rngs)
@@ -83,12 +106,17 @@ class Mixer(ImageClassifier):
         constrain: Constrain,
         capture: tuple[str, ...],
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `ImageClassifier.features`; there is nothing random, so `key` is not used."""
+        """See `ImageClassifier.features`."""
+        options = self.options
         patches = self.embedding(images)
+        keys = None if key is None else jax.random.split(key, options.depth)
+        rates = drop_rates(options.stochastic_depth_rate, LINEAR, options.depth)
 
-        def apply(block: nnx.Module, tokens: jax.Array, _: None) -> tuple[jax.Array, dict]:
-            tokens = constrain(block(tokens))
+        def apply(block: nnx.Module, tokens: jax.Array, layer: tuple) -> tuple[jax.Array, dict]:
+            tokens = constrain(block(tokens, *layer))
             return tokens, {BLOCK_OUTPUTS: tokens} if BLOCK_OUTPUTS in capture else {}
 
-        tokens, captured = scan_blocks(self.blocks, constrain(patches), None, apply, self.options)
-        return mean_pool(self.norm(tokens)), {PATCH_EMBEDDINGS: patches, **captured}
+        tokens, captured = scan_blocks(
+            self.blocks, constrain(patches), (keys, rates), apply, options
+        )
+        return mean_pool(self.normalize_tokens(tokens)), {PATCH_EMBEDDINGS: patches, **captured}

@@ -71,6 +71,21 @@ def position_table(learned: nnx.Param | LearnedGrid | None, options: Any) -> jax
     return jnp.pad(table, ((0, 0), (missing, 0), (0, 0)))
 
 
+def on_another_grid(
+    table: jax.Array, num_prefix: int, old: tuple[int, int], new: tuple[int, int]
+) -> jax.Array:
+    """A table [1, P + rows · columns, D] resampled to other rows and columns, as gradients flow.
+
+    Bicubic without antialiasing, as DINO's views have it (arXiv 2104.14294); the P rows of tokens
+    that are no patches stay.
+    """
+    prefix, grid = table[:, :num_prefix], table[:, num_prefix:]
+    grid = grid.reshape(1, *old, -1)
+    shape = (1, *new, grid.shape[-1])
+    grid = jax.image.resize(grid, shape, "cubic", antialias=False)
+    return jnp.concatenate([prefix, grid.reshape(1, -1, grid.shape[-1])], axis=1)
+
+
 def sincos_2d(rows: int, columns: int, width: int) -> np.ndarray:
     """Fixed 2-D positions of MoCo v3 (arXiv 2104.02057): [1, rows · columns, width] float32.
 

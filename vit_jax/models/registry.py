@@ -109,6 +109,40 @@ MIXERS = {
 }
 
 
+# The words of timm's and Hugging Face's names for the sizes of ViTs.
+FOREIGN_SIZES = {
+    "tiny": "Ti",
+    "small": "S",
+    "medium": "M",
+    "base": "B",
+    "large": "L",
+    "so400m": "So400m",
+    "huge": "H",
+    "giant": "g",
+    "gigantic": "G",
+}
+# vit_base_patch16_384, google/vit-base-patch16-224-in21k, deit_tiny_patch16_224: plain ViTs all.
+FOREIGN_VIT = re.compile(
+    rf"(?:\w+/)?(?:vit|deit)[_-](?P<size>{'|'.join(FOREIGN_SIZES)})[_-]patch(?P<patch>\d+)"
+    r"(?:[_-](?P<pixels>\d+))?(?:-in21k)?"
+)
+# timm's other names, before the image size.
+FOREIGN = {
+    "vit_tiny_r_s16_p8": "R+ViT-Ti/16",
+    "vit_small_r26_s32": "R26+ViT-S/32",
+    "vit_base_r26_s32": "R26+ViT-B/32",
+    "vit_base_r50_s16": "R50+ViT-B/16",
+    "vit_large_r50_s32": "R50+ViT-L/32",
+    "mixer_b32": "Mixer-B/32",
+    "mixer_b16": "Mixer-B/16",
+    "mixer_l16": "Mixer-L/16",
+} | {
+    f"resnetv2_{name.removeprefix('BiT-R')}_bit": name
+    for name in RESNETS
+    if name.startswith("BiT-R")
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """A family's module and options class, with the options that a name stands for."""
@@ -138,8 +172,31 @@ def list_models() -> list[str]:
     return list(ARCHITECTURES)
 
 
+def translate(name: str) -> tuple[str, dict[str, Any]]:
+    """A name of timm's or Hugging Face's as ours, with the image size that it says; others as given."""
+    if found := FOREIGN_VIT.fullmatch(name):
+        ours, pixels = f"ViT-{FOREIGN_SIZES[found['size']]}/{found['patch']}", found["pixels"]
+    else:
+        architecture, _, pixels = name.rpartition("_")
+        known = FOREIGN.get(name), FOREIGN.get(architecture) if pixels.isdigit() else None
+        ours, pixels = known[0] or known[1] or name, pixels if known[1] else None
+    return ours, {"image_size": int(pixels)} if pixels else {}
+
+
+def our_name(name: str) -> str:
+    """The name that stands for a model in its files, however it is spelled."""
+    return translate(name)[0]
+
+
 def find_architecture(name: str) -> Architecture:
-    """The architecture of that name; raises ConfigError with the nearest name if unknown."""
+    """The architecture of that name, or of timm's or Hugging Face's for it.
+
+    Raises ConfigError with the nearest name if it is unknown.
+    """
+    ours, stated = translate(name)
+    if ours != name:
+        found = find_architecture(ours)
+        return dataclasses.replace(found, defaults={**found.defaults, **stated})
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
     if VIT_NAME.fullmatch(name):
@@ -170,7 +227,7 @@ def create_model(name: str, *, seed: int = 0, **options: Any) -> ImageClassifier
     """A freshly initialised model.
 
     Args:
-      name: one of `list_models()`.
+      name: one of `list_models()`, or timm's or Hugging Face's name of it, "vit_base_patch16_224".
       seed: of the initial parameters.
       **options: the architecture's own (`num_classes`, `image_size`, `dropout_rate`, ...); see
         `vit_jax.models.vit.ViTOptions`.
@@ -185,7 +242,7 @@ def create_model(name: str, *, seed: int = 0, **options: Any) -> ImageClassifier
 def build_model(name: str, key: jax.Array, options: ModelOptions) -> ImageClassifier:
     """A model from complete options; pure in `key`, so that it may run under jit."""
     model = find_architecture(name).module(options, nnx.Rngs(params=key))
-    model.name = name
+    model.name = our_name(name)
     return model
 
 

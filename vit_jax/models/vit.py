@@ -31,22 +31,22 @@ from vit_jax.models.base import (
     require_rates,
     unconstrained,
 )
+from vit_jax.models.blocks import MLPS, Block
 from vit_jax.models.layers import (
     DENSE_MLP,
     GELU,
-    MLP,
+    LINEAR,
+    STOCHASTIC_DEPTH_SCHEDULES,
     SWIGLU,
-    Attention,
-    AttentionPooling,
-    SwiGLU,
+    drop_rates,
     dropout,
     layer_norm,
     lecun_normal,
     scan_blocks,
     split,
-    stochastic_depth,
 )
 from vit_jax.models.patches import PatchEmbedding, PatchOptions, drop_patches
+from vit_jax.models.pooling import AttentionPooling
 from vit_jax.models.positions import (
     CENTRED,
     EVERY_LAYER,
@@ -62,12 +62,12 @@ from vit_jax.models.positions import (
     STEM,
     TABLES,
     learned_positions,
+    on_another_grid,
     position_table,
 )
 
 CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING = "token", "average", "attention"
-LINEAR, CONSTANT = "linear", "constant"
-MLPS = {DENSE_MLP: MLP, SWIGLU: SwiGLU}
+DRAWN = ("kernel", "class_token", "distillation_token")  # by `kernel_std`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,9 +82,10 @@ class ViTOptions(PatchOptions):
     position_placement: str = STEM  # or "every_layer", "every_layer_shared"
     position_std: float = 0.02  # spread of the initial position embeddings
     kernel_std: float = 0.0  # spread of the initial kernels, the head's too; 0: the reference's
-    prefix_positions: bool = True  # learned_1d has rows for the class token and the registers
+    prefix_positions: bool = True  # learned_1d has rows for the tokens before the patches
 
     class_token: bool | None = None  # None: if the pooling needs one
+    distillation_token: bool = False  # a second one, with a head of its own (arXiv 2012.12877)
     num_registers: int = 0  # learned tokens without a use of their own (arXiv 2309.16588)
     pooling: str = CLASS_TOKEN_POOLING  # or over the patches: "average", "attention" (MAP)
     norm_after_pooling: bool = False  # the final norm, timm's fc_norm; else on every token
@@ -126,7 +127,7 @@ class ViTOptions(PatchOptions):
             positions=POSITIONS,
             position_placement=PLACEMENTS,
             pooling=(CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING),
-            stochastic_depth_schedule=(LINEAR, CONSTANT),
+            stochastic_depth_schedule=STOCHASTIC_DEPTH_SCHEDULES,
             gelu=GELU,
             mlp=MLPS,
             rotary_coordinates=(INDICES, CENTRED),
@@ -139,6 +140,10 @@ class ViTOptions(PatchOptions):
         if self.pooling == CLASS_TOKEN_POOLING and self.class_token is False:
             raise ConfigError(
                 "model.pooling='token' needs model.class_token: set it, or pool by 'average'."
+            )
+        if self.distillation_token and self.pooling != CLASS_TOKEN_POOLING:
+            raise ConfigError(
+                f"model.distillation_token needs model.pooling='token', not {self.pooling!r}."
             )
 
     def _check_positions(self) -> None:
@@ -179,8 +184,8 @@ class ViTOptions(PatchOptions):
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens that precede the patches: the class token, then the registers."""
-        return self.has_class_token + self.num_registers
+        """Tokens that precede the patches: class token, distillation token, registers."""
+        return self.has_class_token + self.distillation_token + self.num_registers
 
     @property
     def num_tokens(self) -> int:
@@ -189,8 +194,9 @@ class ViTOptions(PatchOptions):
 
     def macs(self) -> int:
         """Multiply-accumulates of one image's forward pass; dense layers and attention only."""
-        representation = self.width * self.representation_size
-        head = (self.representation_size or self.width) * self.num_classes
+        representation = (1 + self.distillation_token) * self.width * self.representation_size
+        heads = 1 + self.distillation_token
+        head = heads * (self.representation_size or self.width) * self.num_classes
         tokens = self.embedding_macs() + self.encoder_macs() + self.pooling_macs()
         return tokens + representation + head
 
@@ -210,54 +216,6 @@ class ViTOptions(PatchOptions):
         return attention + 2 * self.width * self.mlp_width
 
 
-class Block(nnx.Module):
-    """One encoder block (equations 2 and 3): attention and MLP, each normalised and residual."""
-
-    def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
-        self.options = options
-        relative = options.positions == RELATIVE
-        self.norm1 = layer_norm(options.width, options, rngs)
-        self.attention = Attention(
-            options,
-            rngs,
-            qkv_bias=options.qkv_bias,
-            query_key_norm=options.query_key_norm,
-            relative_length=options.num_tokens if relative else 0,
-            rotary=options.positions in ROTARY,
-            out_norm=options.attention_norm,
-        )
-        self.norm2 = layer_norm(options.width, options, rngs)
-        self.mlp = MLPS[options.mlp](
-            options.width,
-            options.mlp_width,
-            options,
-            rngs,
-            dropout_rate=options.dropout_rate,
-            inner_norm=options.mlp_norm,
-        )
-        if options.layer_scale:
-            self.layer_scale1 = nnx.Param(jnp.full(options.width, options.layer_scale, jnp.float32))
-            self.layer_scale2 = nnx.Param(jnp.full(options.width, options.layer_scale, jnp.float32))
-        if options.position_placement == EVERY_LAYER:
-            self.position_embedding = learned_positions(options, rngs)
-
-    def __call__(
-        self, x: jax.Array, key: jax.Array | None, drop_rate: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """Tokens [B, ..., S, D] -> the same, and the weights [B, ..., H, S, S] float32."""
-        attention_key, dropout_key, mlp_key, depth_key1, depth_key2 = split(key, 5)
-        if self.options.position_placement == EVERY_LAYER:
-            table = position_table(self.position_embedding, self.options)
-            x = x + table.astype(x.dtype)
-        y, weights = self.attention(self.norm1(x), attention_key)
-        y = dropout(y, self.options.dropout_rate, dropout_key)
-        y = y * self.layer_scale1[...].astype(y.dtype) if self.options.layer_scale else y
-        x = x + stochastic_depth(y, drop_rate, depth_key1)
-        y = self.mlp(self.norm2(x), mlp_key)
-        y = y * self.layer_scale2[...].astype(y.dtype) if self.options.layer_scale else y
-        return x + stochastic_depth(y, drop_rate, depth_key2), weights
-
-
 class VisionTransformer(ImageClassifier):
     """Images [B, H, W, C] (normalised, float32) -> logits [B, K] float32."""
 
@@ -270,6 +228,10 @@ class VisionTransformer(ImageClassifier):
         self.embedding = PatchEmbedding(options, rngs, has_bias=not options.pre_norm)
         if options.has_class_token:
             self.class_token = nnx.Param(jnp.zeros((1, 1, options.width)))
+        if options.distillation_token:
+            self.distillation_token = nnx.Param(jnp.zeros((1, 1, options.width)))
+            if options.num_classes:
+                self.distillation_head = self.make_head(self.head.in_features, rngs)
         if options.num_registers:  # Not all zero, or they would stay equal to one another.
             shape = (1, options.num_registers, options.width)
             self.registers = nnx.Param(1e-6 * jax.random.normal(rngs.params(), shape))
@@ -296,13 +258,13 @@ class VisionTransformer(ImageClassifier):
             self.draw_kernels(options.kernel_std, rngs)
 
     def draw_kernels(self, std: float, rngs: nnx.Rngs) -> None:
-        """Draws kernels and class token anew, all from one normal distribution (DeiT, timm).
+        """Draws kernels and prefix tokens anew, all from one normal distribution (DeiT, timm).
 
         It is cut at two deviations, and the head is not zero then. A hybrid's stem is left alone.
         """
         draw = nnx.initializers.truncated_normal(std)
         for path, node in nnx.iter_graph(self):
-            if isinstance(node, nnx.Param) and path[-1] in ("kernel", "class_token"):
+            if isinstance(node, nnx.Param) and path[-1] in DRAWN:
                 node[...] = draw(rngs.params(), node.shape)
 
     def features(
@@ -323,11 +285,23 @@ class VisionTransformer(ImageClassifier):
         """Images [B, H, W, C] -> patches [B, N, D], row by row; `constrain` is for a stem's maps."""
         return self.embedding(images)
 
-    def embed_sequence(self, patches: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Patches [B, N, D] -> the tokens [B, S, D] of the first block (equation 1)."""
+    def embed_sequence(
+        self,
+        patches: jax.Array,
+        key: jax.Array | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> jax.Array:
+        """Patches [B, N, D] -> the tokens [B, S, D] of the first block (equation 1).
+
+        Args:
+          patches: of images of the model's size, or of another one.
+          key: as for the call.
+          grid: rows and columns of the patches, where they are not the model's own.
+        """
         options = self.options
         dropout_key, patch_key = split(key, 2)
         prefix = [self.class_token[...]] if options.has_class_token else []
+        prefix += [self.distillation_token[...]] if options.distillation_token else []
         prefix += [self.registers[...]] if options.num_registers else []
         prefix = [
             jnp.broadcast_to(tokens.astype(patches.dtype), (len(patches), *tokens.shape[1:]))
@@ -335,17 +309,23 @@ class VisionTransformer(ImageClassifier):
         ]
         tokens = jnp.concatenate([*prefix, patches], axis=1)
         if options.position_placement == STEM and options.positions in TABLES:
-            tokens = tokens + self.position_table().astype(tokens.dtype)
+            tokens = tokens + self.position_table(grid).astype(tokens.dtype)
         tokens = dropout(tokens, options.dropout_rate, dropout_key)
         tokens = drop_patches(
             tokens, options.num_prefix_tokens, options.patch_dropout_rate, patch_key
         )
         return self.pre_norm(tokens) if options.pre_norm else tokens
 
-    def position_table(self) -> jax.Array:
-        """The model's own table [1, S, D] float32; each layer has its own with `every_layer`."""
-        learned = getattr(self, "position_embedding", None)
-        return position_table(learned, self.options)
+    def position_table(self, grid: tuple[int, int] | None = None) -> jax.Array:
+        """The table [1, S, D] float32, of the model's own or of another grid of patches.
+
+        With `every_layer` each layer has its own.
+        """
+        options, learned = self.options, getattr(self, "position_embedding", None)
+        table = position_table(learned, options)
+        if grid in (None, options.grid):
+            return table
+        return on_another_grid(table, options.num_prefix_tokens, options.grid, grid)
 
     def encode(
         self,
@@ -357,6 +337,9 @@ class VisionTransformer(ImageClassifier):
         """Tokens [B, S, D] through all blocks (equations 2 and 3), and the captured values."""
         options = self.options
         keys = None if key is None else jax.random.split(key, options.depth)
+        rates = drop_rates(
+            options.stochastic_depth_rate, options.stochastic_depth_schedule, options.depth
+        )
         shared = None
         if options.position_placement == EVERY_LAYER_SHARED:
             shared = self.position_table().astype(tokens.dtype)
@@ -368,27 +351,35 @@ class VisionTransformer(ImageClassifier):
             outputs = {BLOCK_OUTPUTS: tokens, ATTENTION_WEIGHTS: weights}
             return tokens, {name: outputs[name] for name in outputs if name in capture}
 
-        return scan_blocks(self.blocks, tokens, (keys, drop_rates(options)), apply, options)
+        return scan_blocks(self.blocks, tokens, (keys, rates), apply, options)
 
     def pool(self, tokens: jax.Array) -> jax.Array:
-        """Tokens [B, S, D] of the last block -> representation [B, R] float32 (equation 4)."""
-        options = self.options
-        last_norm = self.norm if options.final_norm else lambda tokens: tokens
-        tokens = tokens if options.norm_after_pooling else last_norm(tokens)
+        """Tokens [B, S, D] of the last block -> representation [B, R] float32 (equation 4).
+
+        With a distillation token [B, 2R]: the class token's, then that one's.
+        """
+        options, tokens = self.options, self.normalize_tokens(tokens)
         if options.pooling == CLASS_TOKEN_POOLING:
-            pooled = tokens[:, 0]
+            pooled = tokens[:, :2] if options.distillation_token else tokens[:, 0]
         elif options.pooling == AVERAGE_POOLING:
             pooled = mean_pool(tokens[:, options.num_prefix_tokens :])
         else:
             pooled = self.attention_pooling(tokens[:, options.num_prefix_tokens :])
         pooled = pooled.astype(jnp.float32)
-        pooled = last_norm(pooled) if options.norm_after_pooling else pooled
-        return jnp.tanh(self.pre_logits(pooled)) if options.representation_size else pooled
+        if options.norm_after_pooling and options.final_norm:
+            pooled = self.norm(pooled)
+        pooled = jnp.tanh(self.pre_logits(pooled)) if options.representation_size else pooled
+        return pooled.reshape(len(tokens), -1)
 
+    def classify(self, representation: jax.Array) -> jax.Array:
+        """See `ImageClassifier.classify`; with a distillation token the mean of both heads."""
+        if not (self.options.distillation_token and self.options.num_classes):
+            return super().classify(representation)
+        return self.classify_apart(representation).mean(axis=1)
 
-def drop_rates(options: ViTOptions) -> jax.Array | None:
-    """Each block's rate of stochastic depth, [L] float32; None without it."""
-    if options.stochastic_depth_rate == 0:
-        return None
-    first = 0 if options.stochastic_depth_schedule == LINEAR else options.stochastic_depth_rate
-    return jnp.linspace(first, options.stochastic_depth_rate, options.depth)
+    def classify_apart(self, representation: jax.Array) -> jax.Array:
+        """Representation [B, 2R] -> logits [B, 2, K]: the class token's, the distillation token's."""
+        parts = zip(
+            (self.head, self.distillation_head), jnp.split(representation, 2, axis=-1), strict=True
+        )
+        return jnp.stack([head(part) for head, part in parts], axis=1)

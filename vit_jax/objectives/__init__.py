@@ -18,10 +18,29 @@ from vit_jax.errors import ConfigError
 from vit_jax.network import Network
 from vit_jax.objectives.base import Labels, Objective
 from vit_jax.objectives.classification import Classification
+from vit_jax.objectives.distillation import Distillation
+from vit_jax.objectives.losses import LOSSES
+from vit_jax.objectives.masked_autoencoder import MaskedAutoencoder
+from vit_jax.objectives.masked_patches import MaskedPatches
+from vit_jax.objectives.regression import REGRESSION_LOSSES, Regression
+from vit_jax.objectives.self_distillation import SelfDistillation
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "classification": Classification,
+    "distillation": Distillation,
+    "masked_autoencoder": MaskedAutoencoder,
+    "masked_patches": MaskedPatches,
+    "regression": Regression,
+    "self_distillation": SelfDistillation,
 }
+
+
+LOSS_NAMES = (*LOSSES, *REGRESSION_LOSSES)  # That `model.json` may name.
+
+
+def evaluators_of(loss: str) -> str:
+    """The evaluators that a model is measured by where none are named, by the loss of its training."""
+    return (Regression if loss in REGRESSION_LOSSES else Classification).EVALUATORS
 
 
 def register(name: str, objective: type[Objective]) -> None:
@@ -67,9 +86,11 @@ def resolved(section: ConfigDict) -> dict[str, Any]:
     return {**section.to_dict(), **dataclasses.asdict(chosen_options(section))}
 
 
-def make_objective(section: ConfigDict, network: Network, labels: Labels) -> Objective:
+def make_objective(
+    section: ConfigDict, network: Network, labels: Labels, teacher: str = ""
+) -> Objective:
     """The objective that `config.objective` asks for; raises ConfigError if it does not fit."""
-    return find_objective(section.name)(chosen_options(section), network, labels)
+    return find_objective(section.name)(chosen_options(section), network, labels, teacher)
 
 
 def unused_options(section: ConfigDict) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from vit_jax.errors import ConfigError
 from vit_jax.network import Network
 
 Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B], ...
@@ -23,11 +24,15 @@ class Labels:
       names: of the classes; empty if unknown.
       num_classes: K.
       several: whether an image has any number of them, so that its label is float32 [K].
+      weights: of each of the data's classes in the loss; empty: all are 1.
+      numeric: whether they are no classes but numbers to predict: a label is float32 [K].
     """
 
     names: tuple[str, ...]
     num_classes: int
     several: bool = False
+    weights: tuple[float, ...] = ()
+    numeric: bool = False
 
     def name(self, index: int) -> str:
         """A class's name, or its number where names are unknown."""
@@ -42,6 +47,8 @@ class Objective:
         annotated with `vit_jax.kinds`.
       EVALUATORS: those that run where `config.evaluators` is empty, in that key's grammar.
       BEST_METRIC: what the best checkpoint has most of; with "-" before it: least of.
+      CLASSIFIES: whether it trains the model's head; else the model has none.
+      WEIGHS_CLASSES: whether `loss` heeds `labels.weights`.
     """
 
     @dataclasses.dataclass(frozen=True)
@@ -50,19 +57,28 @@ class Objective:
 
     EVALUATORS: ClassVar[str] = "classification"
     BEST_METRIC: ClassVar[str] = "eval/accuracy"
+    CLASSIFIES: ClassVar[bool] = True
+    WEIGHS_CLASSES: ClassVar[bool] = False
 
-    def __init__(self, options: Any, network: Network, labels: Labels):
+    def __init__(self, options: Any, network: Network, labels: Labels, teacher: str = ""):
         """Allocates nothing.
 
         Args:
           options: an instance of `Options`.
           network: the model, as a function of its parameters.
           labels: the data's classes.
+          teacher: `config.init_teacher`, weights of a model that it learns from; "": none.
 
         Raises:
           ConfigError: the options do not fit the model or the data.
         """
+        if labels.weights and not self.WEIGHS_CLASSES:
+            raise ConfigError(
+                f"config.data.class_weights: {type(self).__name__} does not weigh classes: leave it "
+                "out, or set --config.data.sampling."
+            )
         self.options, self.network, self.labels = options, network, labels
+        self.teacher = teacher
 
     def init(self, key: jax.Array) -> dict:
         """Parameters of its own, float32: the subtree `objective` of the run's parameters.
@@ -80,6 +96,10 @@ class Objective:
     def abstract_frozen(self) -> dict:
         """Their shapes and types, with nothing read or allocated where that is dear."""
         return jax.eval_shape(self.frozen)
+
+    def digest(self) -> str:
+        """Of what its frozen arrays were read from: a run goes on with the same only."""
+        return ""
 
     def state(self, params: dict) -> dict:
         """Arrays that `update` changes and checkpoints keep, such as an averaged teacher.
@@ -126,6 +146,16 @@ class Objective:
         """
         del params, auxiliary
         return state
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The names of those values [B] of `loss` that are measured on evaluation data too."""
+        return ()
+
+    def pictures(self, params: dict, frozen: dict, batch: Batch) -> jax.Array | None:
+        """The input and the result of each example side by side, pixels [B, H, W, C]; None: none."""
+        del params, frozen, batch
+        return None
 
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """A prepared batch for people: pixels [B, H, W, C] in 0 … 255, and what captions say."""

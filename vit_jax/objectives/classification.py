@@ -7,6 +7,7 @@ import functools
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 
 from vit_jax.errors import ConfigError
 from vit_jax.kinds import Fraction, one_of
@@ -18,6 +19,8 @@ from vit_jax.objectives.losses import LOSSES, make_targets
 
 class Classification(Objective):
     """Logits against labels, by one of `vit_jax.objectives.losses`."""
+
+    WEIGHS_CLASSES = True
 
     @dataclasses.dataclass(frozen=True)
     class Options:
@@ -34,13 +37,20 @@ class Classification(Objective):
                     "as 1; set it to 0."
                 )
 
-    def __init__(self, options: Options, network: Network, labels: Labels):
-        super().__init__(options, network, labels)
+    def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
+        super().__init__(options, network, labels, teacher)
+        if labels.numeric:
+            raise ConfigError(
+                "config.objective.name=classification needs classes, and the data has numbers: set "
+                "--config.objective.name=regression."
+            )
         if labels.several and options.loss == "softmax":
             raise ConfigError(
                 "config.objective.loss=softmax expects one class an image, and the data has images "
                 "with several: set --config.objective.loss=sigmoid."
             )
+        unknown = labels.num_classes - len(labels.weights)  # Classes that the data does not have.
+        self._weights = np.array([*labels.weights, *([1.0] * unknown)], np.float32)
         self._encode = functools.partial(make_targets, num_classes=labels.num_classes)
 
     def prepare(self, batch: Batch, seed: int, step: jax.Array | int) -> Batch:
@@ -50,12 +60,15 @@ class Classification(Objective):
     def loss(
         self, params: dict, frozen: dict, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, Auxiliary]:
-        """The loss of mixed images against mixed targets."""
+        """The loss of mixed images against mixed targets, times their classes' weights."""
         del frozen
         logits = self.network(params, mixing.mixed_images(batch), key)
         encode = functools.partial(self._encode, smoothing=self.options.label_smoothing)
         targets = mixing.mixed_targets(batch, encode)
-        return LOSSES[self.options.loss](logits, targets), {}
+        losses = LOSSES[self.options.loss](logits, targets)
+        if self.labels.weights:
+            losses *= mixing.mixed_targets(batch, self._encode) @ self._weights
+        return losses, {}
 
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The mixed images, and their targets [B, K] before smoothing."""
@@ -69,7 +82,8 @@ class Classification(Objective):
     def describe(self) -> Sequence[str]:
         """The loss, and the smoothing if there is any."""
         smoothing = self.options.label_smoothing
-        return [self.options.loss, *([f"label smoothing {smoothing}"] if smoothing else [])]
+        parts = [self.options.loss, *([f"label smoothing {smoothing}"] if smoothing else [])]
+        return [*parts, "times the weights of classes"] if self.labels.weights else parts
 
     def describe_images(self) -> Sequence[str]:
         """A line for each kind of mixing."""

@@ -19,7 +19,7 @@ from vit_jax.parameters import LAYERS, TrainablePart, layer_names, named_leaves
 from vit_jax.tables import format_table
 
 # What is above the blocks learns at the full rate; what is below them counts as layer 0.
-ABOVE_BLOCKS = r"^(norm|attention_pooling|pre_logits|head|objective)/"
+ABOVE_BLOCKS = r"^(norm|attention_pooling|pre_logits|head|distillation_head|objective)/"
 
 Rules = Sequence[tuple[str, Any]]
 PerLayer = dict[str, np.ndarray]  # Parameter name -> a value for each layer: [layers], else [1].
@@ -172,11 +172,12 @@ def layer_rates(decay: float, names: dict[str, list[str]]) -> PerLayer:
             "config.optimizer.rate_multipliers."
         )
 
-    depth = max(len(layers) for layers in names.values())
+    depth = max(len(layers) for name, layers in names.items() if name.startswith(LAYERS))
 
     def rates(name: str, layers: list[str]) -> np.ndarray:
         if name.startswith(LAYERS):
             return decay ** np.arange(len(layers), 0, -1.0)
-        return np.array([1.0 if re.search(ABOVE_BLOCKS, name) else decay ** (depth + 1)])
+        rate = 1.0 if re.search(ABOVE_BLOCKS, name) else decay ** (depth + 1)
+        return np.full(len(layers), rate)
 
     return {name: rates(name, layers) for name, layers in names.items()}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax.optimizer.groups import ParameterGroups
-from vit_jax.parameters import LAYERS, path_name
+from vit_jax.parameters import is_stacked, path_name
 
 
 def map_layers(function: Callable[..., Any], tree: dict, *rest: dict) -> dict:
@@ -21,7 +21,7 @@ def map_layers(function: Callable[..., Any], tree: dict, *rest: dict) -> dict:
     """
 
     def apply(path: tuple, *arrays: jax.Array) -> Any:
-        stacked = path_name(path).startswith(LAYERS)
+        stacked = is_stacked(path_name(path))
         return jax.vmap(function)(*arrays) if stacked else function(*arrays)
 
     return jax.tree_util.tree_map_with_path(apply, tree, *rest)

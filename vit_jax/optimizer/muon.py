@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers
 
-from vit_jax.parameters import LAYERS, path_name
+from vit_jax.parameters import is_stacked, path_name
 
 OUTER_LAYERS = r"^(embedding|head)/|/conv_root/"  # The first and the last.
 CONSISTENT_RMS = 0.2
@@ -31,7 +31,7 @@ def matrix_view(name: str, ndim: int) -> MuonDimensionNumbers | None:
     """
     if not name.endswith("kernel") or re.search(OUTER_LAYERS, name):
         return None
-    first = 1 if name.startswith(LAYERS) else 0
+    first = int(is_stacked(name))
     num_rows = 1 if re.search(r"(query|key|value)/kernel$", name) else ndim - 1 - first
     dimensions = tuple(range(first, ndim))
     return MuonDimensionNumbers(dimensions[:num_rows], dimensions[num_rows:])

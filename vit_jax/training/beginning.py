@@ -9,13 +9,15 @@ import os
 from ml_collections import ConfigDict
 
 from vit_jax.checkpoint import Checkpoints, TrainState
+from vit_jax.class_mapping import chosen_mapping
 from vit_jax.config import model_options
 from vit_jax.data.classes import difference
 from vit_jax.data.dataset import Dataset
 from vit_jax.errors import CheckpointError
+from vit_jax.hub import NotCachedError
 from vit_jax.model_file import ModelFile, read_model_file
-from vit_jax.training import workdir
 from vit_jax.training.experiment import Experiment
+from vit_jax.training.resuming import has_checkpoints
 from vit_jax.training.state import initial_state, with_weights
 from vit_jax.weights.content import Weights
 from vit_jax.weights.loading import describe, fit_weights, read_initial_weights
@@ -52,6 +54,7 @@ class Beginning:
             experiment.options,
             experiment.state.params,
             skip=config.init_skip,
+            head_map=chosen_mapping(config.init_head_map, "config.init_head_map"),
             class_names=experiment.dataset.class_names,
             position_resize=config.init_position_resize,
         )
@@ -71,7 +74,7 @@ class Beginning:
             )
         if step:
             logger.info("Resuming after step %d.", step)
-            self._check_classes(experiment.dataset.class_names)
+            self._check_classes(experiment.model_file.class_names)
             return checkpoints.restore(step, experiment.state)
         state = initial_state(experiment.initialize, experiment.config.seed, experiment.state)
         if self.params is None:
@@ -95,23 +98,30 @@ def find_beginning(
 
     Args:
       config: of the run.
-      directory: the workdir, which need not exist; "" in a dry run.
+      directory: the workdir, which need not exist; "" in a dry run, which asks nothing of the
+        network: weights on the Hub that are not here are left out, with a line.
       dataset: of the run.
 
     Raises:
       CheckpointError: the workdir's `model.json` cannot be read.
       WeightsError: the weights cannot be read.
+      HubError: they cannot be fetched.
     """
-    if directory and workdir.has_checkpoints(directory):
+    if directory and has_checkpoints(directory):
         return Beginning(read_model_file(directory), resumes=True)
     if not config.init:
         return Beginning()
     options = model_options(config, dataset.num_classes)
-    weights = read_initial_weights(
-        config.init,
-        options,
-        checkpoint=config.init_checkpoint,
-        ema=config.init_ema,
-        source_grid=config.init_source_grid or None,
-    )
+    try:
+        weights = read_initial_weights(
+            config.init,
+            options,
+            checkpoint=config.init_checkpoint,
+            ema=config.init_ema,
+            source_grid=config.init_source_grid or None,
+            cached_only=not directory,
+        )
+    except NotCachedError as error:
+        logger.info("The run would fetch config.init=%s. %s", config.init, error)
+        return Beginning()
     return Beginning(describe(weights, options), weights)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
+import time
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -15,6 +18,7 @@ from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators import Evaluator, read_evaluators
 from vit_jax.evaluators.base import Measure, Results, Setting
+from vit_jax.evaluators.results import ResultsFile, describe_result
 from vit_jax.objectives import find_objective
 from vit_jax.training.experiment import Experiment
 
@@ -33,6 +37,7 @@ class Evaluation:
       every_steps: how often those are due that do not say; 0: at the end only.
       best_metric: what the best checkpoint has most of; with "-" before it: least of; "": none.
       data: whose splits they measure on.
+      file: where every result is recorded, with the time that it took; None: nowhere.
     """
 
     measures: tuple[tuple[Evaluator, Measure], ...]
@@ -40,12 +45,20 @@ class Evaluation:
     every_steps: int
     best_metric: str
     data: EvaluationData
+    file: ResultsFile | None = None
+
+    def recorded_in(self, directory: str | os.PathLike[str], start_step: int) -> Evaluation:
+        """The same, with its results in a run's workdir, which goes on after `start_step`."""
+        if jax.process_index():  # Process 0 writes.
+            return self
+        return dataclasses.replace(self, file=ResultsFile(directory, start_step))
 
     def check_same(self) -> None:
         """Raises DataError, in every process, unless all have equally many evaluation examples."""
-        for names, examples in self.data.opened.items():
-            what = f"evaluation examples of {' '.join(names).strip()}"
-            distributed.check_same(what, len(examples))
+        for kind, opened in (("evaluation", self.data.opened), ("training", self.data.fitted)):
+            for names, examples in opened.items():
+                what = f"{kind} examples of {' '.join(names).strip()}"
+                distributed.check_same(what, len(examples))
 
     def due(self, step: int) -> list[tuple[Evaluator, Measure]]:
         """The evaluators that measure the state after update `step`."""
@@ -62,13 +75,31 @@ class Evaluation:
         pictures: dict[str, np.ndarray] = {}
         parts = {"": state.params} if state.ema is None else {"": state.params, AVERAGED: state.ema}
         known = {**frozen, **state.objective}
-        for evaluator, measure in self.due(step):
-            for suffix, params in parts.items():
+        for suffix, params in parts.items():  # So that features of one are kept, not of both.
+            for evaluator, measure in self.due(step):
+                start = time.monotonic()
                 results = measure(params, known)
+                self._record(evaluator, results.numbers, step, suffix, time.monotonic() - start)
                 prefix = f"{evaluator.prefix}{suffix}"
                 numbers |= {f"{prefix}/{name}": value for name, value in results.numbers.items()}
                 pictures |= {f"{prefix}/{name}": image for name, image in results.pictures.items()}
         return Results(numbers, pictures)
+
+    def _record(
+        self,
+        evaluator: Evaluator,
+        numbers: dict[str, float],
+        step: int,
+        suffix: str,
+        seconds: float,
+    ) -> None:
+        if self.file is not None:
+            averaged, data = bool(suffix), self.data.config
+            self.file.append(
+                describe_result(
+                    evaluator, data, numbers, step=step, averaged=averaged, seconds=seconds
+                )
+            )
 
 
 def open_evaluation(experiment: Experiment, data: ConfigDict) -> Evaluation:
@@ -83,11 +114,17 @@ def open_evaluation(experiment: Experiment, data: ConfigDict) -> Evaluation:
     """
     config, setting = experiment.config, experiment.setting(data)
     evaluators = read_evaluators(config.evaluators or experiment.objective.EVALUATORS)
+    best_metric = measured_metric(config, setting, evaluators)
+    if config.stop_after and not (best_metric and experiment.durations.eval_every):
+        raise ConfigError(
+            f"config.stop_after={config.stop_after} counts evaluations without a better best_metric: "
+            "set config.eval_every_steps, and name one that is measured in config.best_metric."
+        )
     return Evaluation(
         measures=tuple((evaluator, evaluator.bind(setting)) for evaluator in evaluators),
         total_steps=experiment.durations.total,
         every_steps=experiment.durations.eval_every,
-        best_metric=measured_metric(config, setting, evaluators),
+        best_metric=best_metric,
         data=setting.data,
     )
 

@@ -22,6 +22,7 @@ from vit_jax.config import model_options
 from vit_jax.data.dataset import Batch, Dataset, train_batches
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.data.images.transforms import eval_transform, preprocessing_of
+from vit_jax.data.sources.examples import digest_of
 from vit_jax.devices import sharding
 from vit_jax.durations import Durations, durations
 from vit_jax.evaluators import base as evaluators
@@ -42,6 +43,7 @@ from vit_jax.training.state import (
     make_initializer,
 )
 from vit_jax.training.step import TrainStep, make_train_step
+from vit_jax.training.workdir import Inputs
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +88,7 @@ class Experiment:
     def model_file(self) -> ModelFile:
         """The content of the run's `model.json`."""
         options = dataclasses.asdict(self.options)
-        names = self.dataset.class_names
+        names = self.dataset.class_names if self.options.num_classes else ()
         return ModelFile(
             self.config.model.name,
             options,
@@ -96,13 +98,20 @@ class Experiment:
         )
 
     @property
+    def inputs(self) -> Inputs:
+        """What goes into the run besides its config."""
+        digest = digest_of(self.dataset.examples)
+        return Inputs(self.dataset.num_examples, digest, self.objective.digest())
+
+    @property
     def batch(self) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes of one batch, split over the mesh."""
         rows, size = sharding.batch_sharding(self.mesh), self.config.batch_size
         image = (size, *self.options.image_size, self.options.channels)
-        targets = (self.options.num_classes,) if self.dataset.several_labels else ()
+        arrays = self.dataset.several_labels or self.dataset.numeric
+        targets = (self.dataset.num_classes,) if arrays else ()
         shapes = {
-            "image": (image, np.uint8),
+            "image": (image, self.preprocessing.dtype),
             "label": ((size, *targets), np.float32 if targets else np.int32),
             "index": ((size,), np.int32),
             "mask": ((size,), np.bool_),
@@ -130,7 +139,8 @@ class Experiment:
                 ),
                 image_shape=(*image_size, channels),
                 class_names=self.dataset.class_names,
-                num_classes=self.options.num_classes,
+                num_classes=self.dataset.num_classes,
+                dtype=self.preprocessing.dtype,
                 batch_size=self.config.batch_size,
                 rows=sharding.batch_sharding(self.mesh),
             ),
@@ -162,8 +172,15 @@ def make_experiment(
         preprocessing = dataclasses.replace(preprocessing, mean=made_for.mean, std=made_for.std)
     structure = model_structure(config.model.name, options)
     network = Network(structure, options, preprocessing, mesh)
-    labels = Labels(dataset.class_names, dataset.num_classes, dataset.several_labels)
-    objective = objectives.make_objective(config.objective, network, labels)
+    weights = dataset.balance.weights if dataset.balance else ()
+    labels = Labels(
+        dataset.class_names,
+        dataset.num_classes,
+        several=dataset.several_labels,
+        weights=weights,
+        numeric=dataset.numeric,
+    )
+    objective = objectives.make_objective(config.objective, network, labels, config.init_teacher)
 
     def params(key: jax.Array) -> dict:
         return initial_params(config.model.name, options, objective, key)

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from vit_jax import storage
+from vit_jax.writers import Writers
+
+FLUSH_SECONDS = 30.0  # After the last flush, a record is brought to the disk at once.
 
 logger = logging.getLogger(__name__)
 
@@ -35,24 +38,43 @@ class MetricsWriter:
 
     Args:
         workdir: the run's directory, local or on an object store (`gs://…`). Object stores
-            cannot append: there `metrics.jsonl` is rewritten at each `flush`.
+            cannot append: there `metrics.jsonl` is rewritten at each `flush`, and with the first
+            record after `FLUSH_SECONDS`.
         start_step: the step that the run starts or resumes from. Records of later steps, and a
             half-written last line, are cut; at 0 the file starts empty.
         is_writer: whether this process writes; others only read the last records.
+        trackers: get the same metrics and pictures; closed with the files.
 
     Attributes:
         last_record: the last record up to `start_step`; empty for a new run.
         last_values: the last value of every metric, from which cumulative ones go on.
+        cut_values: the same with the records that were cut.
     """
 
-    def __init__(self, workdir: str | os.PathLike[str], *, start_step: int, is_writer: bool = True):
-        self.last_record: dict[str, Any] = {}
-        self.last_values: dict[str, Any] = {}
+    def __init__(
+        self,
+        workdir: str | os.PathLike[str],
+        *,
+        start_step: int,
+        is_writer: bool = True,
+        trackers: Writers | None = None,
+    ):
         self._is_writer = is_writer
+        self._trackers = trackers or Writers({})
         self._record: dict[str, Any] = {}
+        self._flushed = -math.inf
         self._workdir = os.fspath(workdir)
         path = storage.join(self._workdir, "metrics.jsonl")
-        lines, self.last_record, self.last_values = _read_up_to(path, start_step)
+        self.last_record: dict[str, Any] = {}
+        self.last_values: dict[str, Any] = {}
+        self.cut_values: dict[str, Any] = {}
+        lines = []
+        for line, record in read_records(path):
+            self.cut_values |= record
+            if record["step"] <= start_step:
+                lines.append(line)
+                self.last_record = record
+                self.last_values |= record
         if not is_writer:
             return
         self._next_step = self.last_record.get("step", -1) + 1
@@ -91,6 +113,7 @@ class MetricsWriter:
         if not self._is_writer:
             return
         self._write_event(step, summary.image(name, image, dataformats="HWC"))
+        self._trackers.image(step, name, image)
         png = io.BytesIO()
         Image.fromarray(image).save(png, "PNG")
         file = f"{name.rpartition('/')[2]}.png"
@@ -106,8 +129,7 @@ class MetricsWriter:
         if not self._is_writer:
             return
         self._write_record()
-        self._lines.flush()
-        self._events.flush()
+        self._flush()
 
     def close(self) -> None:
         """Flushes and closes the files."""
@@ -116,6 +138,7 @@ class MetricsWriter:
         self.flush()
         self._lines.close()
         self._events.close()
+        self._trackers.close()
 
     def _write_record(self) -> None:
         if not self._record:
@@ -127,6 +150,14 @@ class MetricsWriter:
         self._next_step = step + 1
         scalars = [Summary.Value(tag=n, simple_value=v) for n, v in record.items()]
         self._write_event(step, Summary(value=scalars))
+        self._trackers.scalars(step, record)
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._lines.flush()
+        self._events.flush()
+        self._flushed = time.monotonic()
 
     def _write_event(self, step: int, value: Summary) -> None:
         self._events.write_event(Event(step=step, wall_time=time.time(), summary=value))
@@ -137,26 +168,17 @@ def _as_number(value: Any) -> float | int:
     return value.item() if hasattr(value, "item") else value
 
 
-def _read_up_to(path: str, last_step: int) -> tuple[list[bytes], dict[str, Any], dict[str, Any]]:
-    """The lines of `path` that are whole records of steps to `last_step`.
-
-    With them the last record, and the last value of every metric.
-    """
-    lines, last_record = [], {}
-    last_values: dict[str, Any] = {}
-    content = storage.read(path) if last_step > 0 and storage.exists(path) else b""
+def read_records(path: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The lines of `path` that are whole records, with these; none if there is no such file."""
+    content = storage.read(path) if storage.exists(path) else b""
     for line in content.splitlines():
         try:
             record = json.loads(line)
-            keep = record["step"] <= last_step
+            record["step"] + 0
         except (ValueError, KeyError, TypeError):
             logger.warning("Dropped from %s a line that is no whole record: %.60r", path, line)
             continue
-        if keep:
-            lines.append(line + b"\n")
-            last_record = record
-            last_values |= record
-    return lines, last_record, last_values
+        yield line + b"\n", record
 
 
 class _LinesFile:

@@ -27,15 +27,16 @@ def describe_run(experiment: Experiment) -> str:
     """The model, data, batch, durations and learning rate of a run, and tables of parameters."""
     config, options, state = experiment.config, experiment.options, experiment.state
     durations, mesh = experiment.durations, experiment.mesh
-    num_examples = experiment.dataset.num_examples
+    num_examples, balance = experiment.dataset.num_examples, experiment.dataset.balance
     num_params = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
     images = [*describe_training(config.data), *experiment.objective.describe_images()]
     images.append(describe_normalization(experiment.preprocessing))
     rows = {
-        "model": f"{config.model.name} for {options.num_classes} classes at "
+        "model": f"{config.model.name} {describe_head(options.num_classes)} at "
         f"{options.image_size[0]}x{options.image_size[1]} px: {format_count(num_params)} "
         f"parameters, {options.macs() / 1e9:.3g} GMACs per image, computing in {options.dtype}",
         "data": f"{config.data.source or '(not named yet)'}, {num_examples:,} examples an epoch",
+        "classes": NEXT_COLUMN.join(balance.describe() if balance else ()),
         "images": NEXT_COLUMN.join(images),
         "batch": describe_batch(config, mesh),
         "length": describe_durations(config, durations, num_examples),
@@ -52,6 +53,11 @@ def describe_run(experiment: Experiment) -> str:
     if mesh.size > 1:
         lines.append(sharding.describe(state.params, sharding.shardings_of(state.params)))
     return "\n".join(["this run:", *lines])
+
+
+def describe_head(num_classes: int) -> str:
+    """The classes of a model, in words."""
+    return f"for {num_classes} classes" if num_classes else "without a head"
 
 
 def describe_normalization(preprocessing: Preprocessing) -> str:
@@ -94,6 +100,12 @@ def describe_objective(config: ConfigDict, objective: Objective) -> str:
     parts = [config.objective.name, *objective.describe()]
     if config.optimizer.grad_clip_norm:
         parts.append(f"gradients clipped at norm {config.optimizer.grad_clip_norm}")
+    if (
+        config.mesh.fsdp != 1
+        and config.model.dtype == "bfloat16"
+        and not config.optimizer.reduce_once
+    ):
+        parts.append("gradients reduced in bfloat16 along fsdp (see optimizer.reduce_once)")
     if config.ema_decay:
         warmup = "" if config.ema_warmup else " from the start"
         parts.append(f"parameters averaged by {config.ema_decay}{warmup}")

@@ -10,12 +10,14 @@ import jax
 
 from vit_jax import objectives, storage
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.config import declare_options, default_config, recorded_values
+from vit_jax.config import declare_options, default_config
 from vit_jax.devices import sharding
+from vit_jax.earlier import recorded_values
 from vit_jax.errors import ConfigError
 from vit_jax.evaluators.base import Setting
 from vit_jax.network import Network
 from vit_jax.objectives.base import Labels, Objective
+from vit_jax.objectives.regression import REGRESSION_LOSSES
 from vit_jax.parameters import OBJECTIVE
 
 SECTION = "objective."
@@ -33,7 +35,11 @@ def with_objective(
       step: of the checkpoint that `params` are of.
       ema: whether they are the averaged ones.
     """
-    labels = Labels(setting.data.class_names, setting.data.num_classes)
+    labels = Labels(
+        setting.data.class_names,
+        setting.data.num_classes,
+        numeric=setting.loss in REGRESSION_LOSSES,
+    )
     objective = recorded_objective(workdir, setting.network, labels)
     frozen = objective.frozen()
     own: dict = {}
@@ -55,8 +61,8 @@ def recorded_objective(workdir: str, network: Network, labels: Labels) -> Object
         recorded = recorded_values(json.loads(storage.read(file))["config"])
         config = default_config()
         declare_options(config, recorded[f"{SECTION}name"])
-        known = {key for key in recorded if key.startswith(SECTION)}
+        known = {key for key in recorded if key.startswith(SECTION)} | {"init_teacher"}
         config.update_from_flattened_dict({key: recorded[key] for key in known})
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ConfigError(f"{file}: the run's objective cannot be read ({error!r}).") from error
-    return objectives.make_objective(config.objective, network, labels)
+    return objectives.make_objective(config.objective, network, labels, config.init_teacher)

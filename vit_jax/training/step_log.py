@@ -11,17 +11,40 @@ from typing import Any
 import jax
 import numpy as np
 
+from vit_jax.config import resolved
 from vit_jax.console import Console, format_line, python_command
 from vit_jax.devices import hardware
 from vit_jax.errors import DataError, NonFiniteLossError
-from vit_jax.training.clock import Clock, Throughput
+from vit_jax.training import clock as clocks
+from vit_jax.training.clock import STEPS_IN_FLIGHT, Clock, Kind, Throughput
+from vit_jax.training.experiment import Experiment
 from vit_jax.training.metrics_files import MetricsWriter
+from vit_jax.writers import Writers, open_writers
 
 logger = logging.getLogger(__name__)
 
 SLOW_DATA = 0.25  # Share of the time spent waiting for data from which on advice is given.
-STEPS_IN_FLIGHT = 2  # The host dispatches so many steps ahead of the metrics that it reads.
 TRAINING_FLOPS_PER_MAC = 6  # 2 per multiply-accumulate; backward costs twice the forward pass.
+
+
+def open_log(
+    experiment: Experiment, directory: str | os.PathLike[str], start_step: int
+) -> "StepLog":
+    """The log of a run in its workdir, which goes on after `start_step` updates."""
+    config, dataset = experiment.config, experiment.dataset
+    names = config.log.writers if jax.process_index() == 0 else ()
+    trackers = open_writers(names, directory, config.log.project, resolved(config))
+    return StepLog(
+        directory,
+        start_step=start_step,
+        total_steps=experiment.durations.total,
+        every_steps=config.log_every_steps,
+        batch_size=config.batch_size,
+        num_train_examples=dataset.num_examples,
+        macs=experiment.options.macs(),
+        max_skipped=config.data.max_skipped if dataset.skipping else None,
+        trackers=trackers,
+    )
 
 
 class StepLog:
@@ -38,6 +61,7 @@ class StepLog:
         num_train_examples: int,
         macs: int,
         max_skipped: float | None = None,
+        trackers: Writers | None = None,
     ):
         """Opens the files.
 
@@ -50,13 +74,17 @@ class StepLog:
           num_train_examples: that make an epoch.
           macs: multiply-accumulates of one image's forward pass.
           max_skipped: share of the examples that may be unreadable; None: they are errors anyway.
+          trackers: get the same metrics and pictures as the files; of process 0 alone.
         """
         is_writer = jax.process_index() == 0
-        self._writer = MetricsWriter(directory, start_step=start_step, is_writer=is_writer)
+        self._writer = MetricsWriter(
+            directory, start_step=start_step, is_writer=is_writer, trackers=trackers
+        )
         self._console = Console(total_steps, start_step, is_writer)
-        self._clock = Clock()
+        before = clocks.spent_before(self._writer.last_values, self._writer.cut_values)
+        self.clock = Clock(since=clocks.free_since(), before=before)
         self._throughput = Throughput(
-            clock=self._clock,
+            clock=self.clock,
             batch_size=batch_size,
             total_steps=total_steps,
             num_devices=jax.device_count(),
@@ -74,6 +102,7 @@ class StepLog:
 
     def start(self, step: int) -> None:
         """Measures speed from here: `step` updates are done, and the program is compiled."""
+        self.clock.begin(Kind.STEPS)
         self._throughput.start(step)
 
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
@@ -85,6 +114,7 @@ class StepLog:
         self._in_flight.append((step, metrics))
         if len(self._in_flight) > STEPS_IN_FLIGHT:
             self._report(*self._in_flight.popleft())
+        self._writer.complete_before(step)  # No evaluation joins an earlier step's record any more.
 
     def drain(self) -> None:
         """Reports every step so far: after it, all their losses are known to be finite."""
@@ -93,8 +123,7 @@ class StepLog:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds an evaluation's metrics to the record of `step`."""
-        self._writer.write(step, metrics)
-        self._remember(step, metrics)
+        self._record(step, metrics)
         numbers = "  ".join(f"{name} {value:.5g}" for name, value in metrics.items())
         self._console.line(f"step {step}: {numbers}")
 
@@ -106,17 +135,15 @@ class StepLog:
         """Returns when everything reported is on disk."""
         self._writer.flush()
 
-    def waiting_for_data(self) -> AbstractContextManager[None]:
-        """Counts the time inside as spent waiting for data."""
-        return self._clock.waiting_for_data()
-
-    def paused(self) -> AbstractContextManager[None]:
-        """Keeps the time inside out of the training time."""
-        return self._clock.paused()
+    def spending(self, kind: Kind) -> AbstractContextManager[None]:
+        """The time inside is of this kind; see `Clock`."""
+        return self.clock.spending(kind)
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files, and says what the run's time was spent on."""
         self._console.close()
+        clocks.end_of_run()
+        logger.info("%s", clocks.describe(self.clock.metrics()))
         self._writer.close()
 
     def _report(self, step: int, metrics: dict[str, jax.Array]) -> None:
@@ -128,7 +155,6 @@ class StepLog:
                 "from the last checkpoint with a lower config.optimizer.learning_rate, a longer "
                 "warm-up or config.optimizer.grad_clip_norm=1 usually helps."
             )
-        self._writer.complete_before(step)
         self._count_skipped(step, values.pop("train/skipped"))
         self._console.update(step)
         if step % self._every_steps and step not in (1, self._total_steps):
@@ -140,8 +166,7 @@ class StepLog:
         values.update(self._throughput.metrics(step))
         if self._max_skipped is not None:
             values["data/skipped"] = self._num_skipped
-        self._writer.write(step, values)
-        self._remember(step, values)
+        self._record(step, values)
         self._console.line(format_line(step, self._total_steps, values))
         self._advise(values.get("train/data_wait", 0.0))
 
@@ -169,7 +194,9 @@ class StepLog:
                 python_command("-m", "vit_jax.benchmark", "input"),
             )
 
-    def _remember(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes metrics, with what all time so far was spent on."""
+        self._writer.write(step, {**metrics, **self.clock.metrics()})
         if self.last_record.get("step") != step:
             self.last_record = {"step": step}
         self.last_record.update(metrics)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vit_jax.class_mapping import ClassMapping
 from vit_jax.errors import WeightsError
 from vit_jax.models.base import ModelOptions
 from vit_jax.parameters import LAYERS, layer_names
@@ -19,7 +20,7 @@ from vit_jax.tables import format_table
 from vit_jax.weights import equivalence
 from vit_jax.weights.architecture import family_name
 from vit_jax.weights.content import AVERAGED, Weights
-from vit_jax.weights.equivalence import Form
+from vit_jax.weights.equivalence import HEAD, HEADS, Form
 from vit_jax.weights.mapping import fill_name
 from vit_jax.weights.resampling import (
     AUTO,
@@ -57,6 +58,7 @@ SILENT_OPTIONS = (
     "stem_group_norm_epsilon",
     "stem_kernel_epsilon",
     "pooling",
+    "distillation_token",
     "norm_after_pooling",
     "pool_padding",
     "positions",
@@ -115,12 +117,13 @@ class Adaptation:
     """How a file's parameters become those of a model.
 
     The head is kept only for the same number of classes, the same names where both sides name
-    them, and the same representation.
+    them, and the same representation; with `head_map` the rows of the classes that both sides have.
     """
 
     weights: Weights
     options: ModelOptions  # of the model, complete
     class_names: Sequence[str] = ()  # of the model; empty: it has none
+    head_map: ClassMapping | None = None  # which of the file's classes those are, to keep its rows
     skip: str = (
         ""  # Names that match start fresh: ours, `blocks/07/mlp/dense1/kernel`, or the file's.
     )
@@ -139,7 +142,14 @@ class Adaptation:
           WeightsError: the architectures differ, or nothing in the file is used.
         """
         self.check_architecture()
-        form = equivalence.rewrite(self.weights, self.options, shapes, self.class_names)
+        form = equivalence.rewrite(
+            self.weights, self.options, shapes, self.class_names, self.head_map
+        )
+        if self.head_map and (why := self.why_fresh(form, HEAD, np.array([False]))):
+            raise WeightsError(
+                f"{self.weights.path}: {self.head_map.origin} keeps the head's rows, but there are none "
+                f"that fit ({why})."
+            )
         parameters, rows = {}, []
         for name, shape in shapes.items():
             parameters[name], row = self.adapt(form, name, shape, fresh)
@@ -237,7 +247,7 @@ class Adaptation:
             return "not in the file"
         if skipped.all():
             return f"{self.skip!r}"
-        if not name.startswith("head/"):
+        if not name.startswith(HEADS):
             return ""
         for option, (theirs, _) in differing(form.options, self.options, HEAD_OPTIONS):
             return f"{option}={theirs} in the file"
@@ -306,7 +316,8 @@ def prefix_rows(options: Any) -> list[str]:
     if not options.prefix_positions:
         return []
     registers = [f"register {number}" for number in range(options.num_registers)]
-    return [*["class token"] * options.has_class_token, *registers]
+    class_token = ["class token"] * options.has_class_token
+    return [*class_token, *["distillation token"] * options.distillation_token, *registers]
 
 
 def fit_line(table: np.ndarray, old: int, new: int, method: str) -> tuple[np.ndarray, str]:

@@ -90,6 +90,7 @@ def vit_options(parameters: Tensors, sizes: Mapping = VIT_SIZES) -> dict[str, An
         options["pooling"] = ATTENTION_POOLING
     elif "class_token" not in parameters:
         options["pooling"] = AVERAGE_POOLING
+    options["distillation_token"] = "distillation_token" in parameters
     if POSITION_EMBEDDING in parameters:
         options["positions"] = LEARNED_1D
     return options

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import ConfigError, WeightsError
-from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
+from vit_jax.model_file import AREA, DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
 from vit_jax.models.positions import LEARNED_1D, LEARNED_TABLES
@@ -22,6 +22,7 @@ from vit_jax.weights.resampling import BILINEAR_CORNER, is_grid
 
 DEFAULT_IMAGE_SIZE = 224
 ROTATED = re.compile(r"blocks/attention/(query|key)(_norm)?/")  # what rotary positions turn
+DEFAULT_PIXELS = Preprocessing()
 AVERAGED = "the pixels' mean and deviation are averages over the file's channels"
 NARROWED = ("layer_scale",)  # Tensors only show whether there is one.
 LEFT_OPEN = {"pooling": (CLASS_TOKEN_POOLING, AVERAGE_POOLING)}  # by tensors; others they show
@@ -144,6 +145,7 @@ def make_weights(
     stated: Stated,
     hints: Hints,
     defaults: Mapping[str, Any],
+    pixels: Preprocessing = DEFAULT_PIXELS,
 ) -> Weights:
     """Weights with their model's options gathered from all that is known.
 
@@ -154,35 +156,34 @@ def make_weights(
       stated: its metadata, which the tensors must agree with.
       hints: the caller's.
       defaults: options that the format implies, for what nobody says.
+      pixels: the same of the preprocessing, for images of 224 pixels.
 
     Raises:
       WeightsError: tensors are missing, or contradict what is stated.
     """
-    order, parameters = stated.head_order, reading.parameters
-    parameters = order.apply(parameters) if order else parameters
+    parameters = in_our_order(reading.parameters, stated.head_order)
     family = architecture.find_family(reading)
-    shown = with_rotations(family.options(parameters), stated)
-    check_stated(stated, family, shown)
+    shown = shown_options(stated, family, parameters)
     exact = {option: value for option, value in shown.items() if option not in NARROWED}
     shows_size = family.patch_axis and family.patch_axis[0] in parameters
-    if not shows_size:
-        defaults = {**defaults, "image_size": DEFAULT_IMAGE_SIZE}
+    sizes = {} if shows_size else {"image_size": DEFAULT_IMAGE_SIZE}
     known = {**shown, **stated.options, **exact}
-    options, assumed = with_defaults(family, known, defaults, hints)
+    options, assumed = with_defaults(family, known, {**defaults, **sizes}, hints)
     if "class_token" in parameters and options["pooling"] != CLASS_TOKEN_POOLING:
         options["class_token"] = True
     if shows_size:
         options.update(input_options(family, parameters, options, prefix_choices, hints))
-    if stated.preprocessing is None:
-        assumed.append("pixels are normalised to [-1, 1]")
     with translating(METADATA):
         complete = family.options_class(**options)
-    preprocessing = stated.preprocessing or Preprocessing()
-    averages = preprocessing.for_channels(complete.channels) != preprocessing
+    preprocessing = stated.preprocessing
+    if preprocessing is None:
+        preprocessing = pixels.at_side(min(complete.image_size))
+        assumed.append(describe_pixels(preprocessing))
+    own = preprocessing.for_channels(complete.channels)
     model_file = ModelFile(
         name=stated.name or architecture.name_of(complete),
         options=dataclasses.asdict(complete),
-        preprocessing=preprocessing.for_channels(complete.channels),
+        preprocessing=own,
         class_names=stated.class_names,
         loss=stated.loss,
     )
@@ -193,16 +194,36 @@ def make_weights(
         file_names=reading.file_names,
         unknown=reading.unknown,
         assumed=(*stated.assumed, *assumed),
-        remarks=(*stated.remarks, AVERAGED) if averages else stated.remarks,
+        remarks=(*stated.remarks, *[AVERAGED] * (own != preprocessing)),
         position_resize=stated.position_resize,
     )
 
 
-def with_rotations(shown: Mapping[str, Any], stated: Stated) -> dict[str, Any]:
-    """The options that tensors show, with rotary positions if they are stated: no tensor is theirs."""
-    claim = stated.options.get("positions")
-    learned = shown.get("positions") == LEARNED_1D and claim in LEARNED_TABLES
-    return {**shown, "positions": claim} if learned else dict(shown)
+def in_our_order(parameters: dict[str, Any], order: HeadOrder | None) -> dict[str, Any]:
+    """The parameters with queries' and keys' features as rotary positions take them here."""
+    return order.apply(parameters) if order else parameters
+
+
+def shown_options(stated: Stated, family: Family, parameters: Tensors) -> dict[str, Any]:
+    """The options that tensors show, with rotary positions if they are stated: no tensor is theirs.
+
+    Raises WeightsError at the first statement that the tensors contradict.
+    """
+    shown, claim = family.options(parameters), stated.options.get("positions")
+    if shown.get("positions") == LEARNED_1D and claim in LEARNED_TABLES:
+        shown["positions"] = claim
+    check_stated(stated, family, shown)
+    return shown
+
+
+def describe_pixels(pixels: Preprocessing) -> str:
+    """How pictures are brought to the model's size and range, in words."""
+    by = pixels.interpolation + (
+        "" if pixels.antialias or pixels.interpolation == AREA else ", not antialiased"
+    )
+    whole = f"whole pictures resized ({by})"
+    centre = f"the centres of pictures resized to {pixels.resize} ({by})"
+    return f"pixels are normalised to [-1, 1], of {whole if pixels.crop == 'resize' else centre}"
 
 
 def with_defaults(
@@ -265,7 +286,8 @@ def input_options(
     size = size_of(family.options_class, grid, options, hinted)
     if name != POSITION_EMBEDDING:
         return {"image_size": size}
-    num_prefix = ("class_token" in parameters) + options["num_registers"]
+    tokens = ("class_token", "distillation_token")
+    num_prefix = sum(token in parameters for token in tokens) + options["num_registers"]
     stated_rows = options.get("prefix_positions", True)  # of no tokens: says nothing
     return {
         "image_size": size,

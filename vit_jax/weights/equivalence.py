@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vit_jax.class_mapping import ABSENT, ClassMapping
+from vit_jax.errors import WeightsError
 from vit_jax.models.positions import (
     LEARNED_1D,
     LEARNED_2D,
@@ -24,8 +26,11 @@ from vit_jax.models.positions import (
 from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
 from vit_jax.weights.content import Weights
 
+HEAD = "head/kernel"
+HEADS = ("head/", "distillation_head/")  # What the names of their parameters begin with.
 TABLE = "position_embedding"
 POSITIONS = (TABLE, "relative_positions")  # What the names of position parameters contain.
+PREFIX_TOKENS = ("class_token", "distillation_token", "registers")  # In their order.
 # A factor of LayerScale -> the layer whose outputs it multiplies.
 SCALED_LAYERS = {
     "blocks/layer_scale1": "blocks/attention/out",
@@ -75,6 +80,7 @@ def rewrite(
     here: Any,
     shapes: Mapping[str, tuple[int, ...]],
     class_names: Sequence[str] = (),
+    head_map: ClassMapping | None = None,
 ) -> Form:
     """The weights, as near to the model as they come without computing something else.
 
@@ -83,9 +89,11 @@ def rewrite(
       here: the model's options, complete.
       shapes: of its parameters, by name.
       class_names: of its classes; empty: unknown.
+      head_map: which of the file's classes those are; None: only those of the same list.
     """
     form = Form(dict(weights.parameters), weights.options, weights.model_file.class_names)
-    form = order_classes(form, tuple(class_names))
+    names = tuple(class_names)
+    form = keep_rows(form, names, head_map) if head_map else order_classes(form, names)
     if not isinstance(here, ViTOptions):
         return form
     form = average_pixels(form, here, weights)
@@ -107,9 +115,39 @@ def order_classes(form: Form, names: tuple[str, ...]) -> Form:
     return take_classes(form, [there.index(name) for name in names], names, "in the data's order")
 
 
+def keep_rows(form: Form, names: tuple[str, ...], head_map: ClassMapping) -> Form:
+    """The head's columns of the model's classes; masked for those that the file does not have.
+
+    Raises:
+      WeightsError: it has none of them, or no head.
+      ConfigError: the mapping does not fit both lists.
+    """
+    if HEAD not in form.parameters:
+        raise WeightsError(f"{head_map.origin}: the file has no head whose rows could be kept.")
+    columns = head_map.find(names, form.class_names, form.options.num_classes)
+    absent = columns == ABSENT
+    if absent.all():
+        raise WeightsError(
+            f"{head_map.origin}: the file has none of the data's classes, which are "
+            f"{', '.join(names[:5])}; it has {', '.join(form.class_names[:5]) or 'no names'}: give a "
+            "file of lines with the data's name, a tab, and the name there, or its row's number if it "
+            "has no names."
+        )
+    note = f"{np.sum(~absent):,} of {len(names):,} classes kept"
+    form = take_classes(form, columns, names, note)
+    if not absent.any():
+        return form
+    heads = {name: array for name, array in form.parameters.items() if name.startswith(HEADS)}
+    masked = {
+        name: np.ma.masked_array(array, np.broadcast_to(absent, array.shape))
+        for name, array in heads.items()
+    }
+    return form.change(masked, f"{note}, the others fresh: {names[np.argmax(absent)]!r}, ...")
+
+
 def take_classes(form: Form, columns: Sequence[int], names: Sequence[str], note: str) -> Form:
     """The form whose head has the given columns of the file's head."""
-    head = {name: array for name, array in form.parameters.items() if name.startswith("head/")}
+    head = {name: array for name, array in form.parameters.items() if name.startswith(HEADS)}
     taken = {name: array[..., list(columns)] for name, array in head.items()}
     form = form._replace(class_names=tuple(names))
     return form.change(taken, note, num_classes=len(columns))
@@ -137,16 +175,20 @@ def average_pixels(form: Form, here: Any, weights: Weights) -> Form:
 
 
 def fold_position_rows(form: Form, here: Any) -> Form:
-    """Adds the position rows of class token and registers to these, for a model without such rows."""
+    """Adds the position rows of the prefix tokens to these, for a model without such rows."""
     there = form.options
     rows = there.num_prefix_tokens * there.prefix_positions
     learned = there.positions == here.positions == LEARNED_1D
     at_stem = there.position_placement == here.position_placement == STEM
     if not (rows and learned and at_stem) or here.prefix_positions:
         return form
-    table, first = form.parameters[TABLE], int(there.has_class_token)
-    tokens = {"class_token": table[:, :first], "registers": table[:, first:rows]}
-    folded = {name: form.parameters[name] + row for name, row in tokens.items() if row.shape[1]}
+    table, folded = form.parameters[TABLE], {}
+    first = 0
+    for name in PREFIX_TOKENS:
+        if (tokens := form.parameters.get(name)) is not None:
+            end = first + tokens.shape[1]
+            folded[name] = tokens + table[:, first:end]
+            first = end
     form = form.change(folded, "with its position row")
     return form.change({TABLE: table[:, rows:]}, "rows of tokens folded", prefix_positions=False)
 

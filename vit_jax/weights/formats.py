@@ -8,10 +8,21 @@ from collections.abc import Callable
 
 from etils import epath
 
+from vit_jax import hub
 from vit_jax.console import python_command
 from vit_jax.errors import CheckpointError, UserError, WeightsError
 from vit_jax.model_file import FILE_NAME
-from vit_jax.weights import clip, huggingface, metadata, native, npz, tensor_file, timm, torchvision
+from vit_jax.weights import (
+    by_name,
+    clip,
+    huggingface,
+    metadata,
+    native,
+    npz,
+    tensor_file,
+    timm,
+    torchvision,
+)
 from vit_jax.weights.content import Hints, Weights
 
 Reader = Callable[..., Weights]  # (path, hints), and of .safetensors files the names' prefix
@@ -86,29 +97,35 @@ def read_weights(
     checkpoint: str | int = "latest",
     ema: bool = False,
     average: int | None = None,
+    cached_only: bool = False,
 ) -> Weights:
     """The weights at `path`, whatever their format.
 
     Args:
       path: a run's workdir, an export of this package, a `.npz` or `.safetensors` file, a folder
-        with such a file.
+        with such a file, a name on the Hub.
       hints: what the caller knows about it.
       checkpoint, ema: of a workdir, as for `vit_jax.load_model`.
       average: of a workdir: so many of the last checkpoints are averaged; None: one is taken.
+      cached_only: of a name on the Hub: ask nothing of the network.
 
     Raises:
       WeightsError: it is none of these, damaged, not finite, or does not say enough.
       CheckpointError: a workdir has no such checkpoint.
+      HubError: it cannot be fetched.
     """
     path, is_run = os.fspath(path), is_workdir(path)
+    local = by_name.local_path(path, cached_only=cached_only)
     try:
         if is_run:
             weights = native.read_run(path, checkpoint, ema, average)
         elif checkpoint != "latest" or ema or average is not None:
             raise WeightsError("it is no run's workdir, which alone has checkpoints and averages.")
         else:
-            file = find_file(path)
+            file = find_file(local)
             weights = find_reader(file)(file, hints)
+        if hub.is_reference(path):
+            weights = dataclasses.replace(weights, path=path)
         weights.check_shapes()
         weights.check_finite()
         return weights
@@ -122,6 +139,8 @@ def read_weights(
 def is_workdir(path: str | os.PathLike[str]) -> bool:
     """Whether a run keeps its checkpoints there, on this machine or in a bucket."""
     path = os.fspath(path)
+    if hub.is_reference(path):
+        return False
     if "://" in path and not path.startswith(BUCKETS):
         raise WeightsError(f"{path}: it is not on this machine: download it first.")
     try:

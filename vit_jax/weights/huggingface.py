@@ -45,14 +45,16 @@ from vit_jax.weights.resampling import BICUBIC_TORCH
 
 logger = logging.getLogger(__name__)
 
-SAMPLING_REMARK = (
-    "the model was trained on pictures resized without antialiasing, which Hugging Face's image "
-    "processors cannot do: its users will see smoother pictures"
-)
 DEFAULT_SIZE = (224, 224)
 WRITTEN_ACTIVATIONS = {"erf": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
 SEVERAL_LABELS = "multi_label_classification"
-LOSSES = {SEVERAL_LABELS: "sigmoid"}  # config.json's problem_type -> ours
+LOSSES = {SEVERAL_LABELS: "sigmoid", "regression": "l2"}  # config.json's problem_type -> ours
+PROBLEMS = {
+    "sigmoid": SEVERAL_LABELS,
+    "binary": SEVERAL_LABELS,
+    "l2": "regression",
+    "huber": "regression",
+}
 LAYER = "encoder.layer.{layer}"
 CLIP_LAYER = "encoder.layers.{layer}"
 PATCH_KERNELS = (
@@ -334,8 +336,8 @@ def files(path: str, parameters: Tensors, options: ModelOptions, model_file: Mod
     Raises WeightsError naming what that model cannot express.
     """
     folder, preprocessing = pathlib.Path(path), model_file.preprocessing
-    if not preprocessing.antialias:
-        logger.warning("Note: %s.", SAMPLING_REMARK)
+    if remark := metadata.resize_remark(preprocessing, "Hugging Face's image processors"):
+        logger.warning("Note: %s.", remark)
     tensors = {
         full_name(name, "vit."): array
         for name, array in write_table(TABLE, parameters, options).items()
@@ -360,7 +362,7 @@ def config_of(options: ModelOptions, model_file: ModelFile) -> dict[str, Any]:
         "qkv_bias": options.qkv_bias,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        **({} if model_file.loss == DEFAULT_LOSS else {"problem_type": SEVERAL_LABELS}),
+        **({"problem_type": PROBLEMS[model_file.loss]} if model_file.loss in PROBLEMS else {}),
         "id2label": {str(index): name for index, name in enumerate(names)},
         "label2id": {name: index for index, name in enumerate(names)},
     }

@@ -11,8 +11,10 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from vit_jax import hub
+from vit_jax.class_mapping import ClassMapping
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import DEFAULT_LOSS, ModelFile
+from vit_jax.model_file import DEFAULT_LOSS, ModelFile, read_model_file
 from vit_jax.models import registry
 from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.parameters import OBJECTIVE
@@ -20,6 +22,7 @@ from vit_jax.weights import architecture
 from vit_jax.weights.adapt import Adaptation, Report
 from vit_jax.weights.content import Hints, Weights
 from vit_jax.weights.formats import is_workdir, read_weights
+from vit_jax.weights.pretrained import find_pretrained
 from vit_jax.weights.resampling import AUTO, check_method
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,7 @@ def load_model(
     checkpoint: str | int = "latest",
     ema: bool = False,
     *,
+    pretrained: str | None = None,
     source_grid: tuple[int, int] | None = None,
     position_resize: str = AUTO,
     **options: Any,
@@ -40,9 +44,12 @@ def load_model(
 
     Args:
       path: a run's workdir, an export of this package, a published `.npz` file, a timm
-        `.safetensors` file or folder, a Hugging Face folder.
+        `.safetensors` file or folder, a Hugging Face folder; or a name on the Hub,
+        `hf:USER/NAME[/FILE][@REVISION]`; or with `pretrained` a model's name, "ViT-B/16".
       checkpoint: of a workdir: "latest", "best" or a step.
       ema: of a workdir: the averaged parameters.
+      pretrained: of the weights that `vit_jax.list_pretrained()` lists for the model `path`, such
+        as "augreg_in21k"; of several sizes those of `image_size`, else the smallest.
       source_grid: (rows, columns) of the file's position embeddings, where nothing else tells.
       position_resize: how position embeddings are resampled to another grid: "auto" (as the
         library that the file is of would), "bilinear_corner", "bilinear", "bicubic" or
@@ -58,7 +65,10 @@ def load_model(
     Raises:
       WeightsError: the file cannot be read, is of another architecture, or does not say enough.
       ConfigError: an option does not exist or has an impossible value.
+      HubError: the weights cannot be fetched.
     """
+    if pretrained is not None:
+        path = find_pretrained(os.fspath(path), pretrained, options.get("image_size")).reference
     weights = read_weights(path, Hints(options, source_grid), checkpoint=checkpoint, ema=ema)
     return build_model(weights, options, position_resize)
 
@@ -91,21 +101,41 @@ def read_initial_weights(
     checkpoint: str | int = "latest",
     ema: bool = False,
     source_grid: tuple[int, int] | None = None,
+    cached_only: bool = False,
 ) -> Weights:
     """Weights to start training from, as they are in the file.
 
     Args:
       path, checkpoint, ema, source_grid: as for `load_model`.
+      cached_only: of a name on the Hub: ask nothing of the network.
       options: of the model to train, complete.
 
     Raises:
       WeightsError: the file cannot be read, or does not say enough.
+      HubError: it cannot be fetched.
     """
-    if not is_workdir(path) and not os.path.exists(path):
+    if not (is_workdir(path) or hub.is_reference(path) or os.path.exists(path)):
         raise WeightsError(f"{path} does not exist: name the weights with --config.init=PATH.")
     # Only these: the model's other options may be defaults, which say nothing about the file.
     known = {key: getattr(options, key) for key in HINTS if hasattr(options, key)}
-    return read_weights(path, Hints(known, source_grid), checkpoint=checkpoint, ema=ema)
+    hints = Hints(known, source_grid)
+    return read_weights(path, hints, checkpoint=checkpoint, ema=ema, cached_only=cached_only)
+
+
+def read_description(
+    path: str | os.PathLike[str],
+    known: Mapping[str, Any],
+    source_grid: tuple[int, int] | None = None,
+    *,
+    cached_only: bool = False,
+) -> ModelFile:
+    """The description of the model at `path`; of a run without reading its parameters.
+
+    `known` are options that a file may leave open; others and errors as of `read_initial_weights`.
+    """
+    if is_workdir(path):
+        return read_model_file(path)
+    return read_weights(path, Hints(known, source_grid), cached_only=cached_only).model_file
 
 
 def fit_weights(
@@ -115,6 +145,7 @@ def fit_weights(
     *,
     skip: str = "",
     class_names: Sequence[str] = (),
+    head_map: ClassMapping | None = None,
     position_resize: str = AUTO,
 ) -> tuple[dict[str, Any], Report]:
     """Parameters to start training from.
@@ -126,20 +157,24 @@ def fit_weights(
       skip: regular expression of parameters that stay as in `fresh` all the same, by our names
         (`blocks/07/mlp/dense1/kernel`) or the file's.
       class_names: of the data; the head is kept only if the file's are the same or unknown.
+      head_map: which of the file's classes those are, of a head whose rows are kept class by class.
       position_resize: as for `load_model`.
 
     Returns:
       The parameters, nested as `fresh`, those from the file as numpy arrays, masked where single
-      layers start fresh; and what became of each.
+      layers or classes start fresh; and what became of each.
 
     Raises:
-      WeightsError: the weights are of another architecture, or `skip` matches nothing.
+      WeightsError: the weights are of another architecture, `skip` matches nothing, or `head_map`
+        finds no row to keep.
+      ConfigError: `head_map` does not fit the classes.
     """
     flat = flatten_dict(fresh, sep="/")
     adaptation = Adaptation(
         weights=weights,
         options=options,
         class_names=class_names,
+        head_map=head_map,
         skip=skip,
         position_resize=position_resize,
     )
@@ -187,8 +222,7 @@ def describe(weights: Weights, options: ModelOptions) -> ModelFile:
     file, preprocessing = weights.model_file, weights.model_file.preprocessing
     preprocessing = preprocessing.for_channels(options.channels)
     old_side, new_side = min(weights.options.image_size), min(options.image_size)
-    resize = round(preprocessing.resize * new_side / old_side)  # The crop keeps its share.
-    preprocessing = dataclasses.replace(preprocessing, resize=resize)
+    preprocessing = preprocessing.at_side(new_side, old_side)
     same_classes = options.num_classes == weights.options.num_classes
     return ModelFile(
         name=file.name,

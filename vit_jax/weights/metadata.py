@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax.errors import ConfigError, WeightsError
-from vit_jax.model_file import FILE_NAME, ModelFile, decode, to_json
+from vit_jax.model_file import AREA, FILE_NAME, ModelFile, Preprocessing, decode, to_json
 from vit_jax.weights.files import Files, json_text
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,21 @@ def read_entry(text: str | bytes, origin: str) -> ModelFile:
         return decode(text)
     except ValueError as error:
         raise WeightsError(f"{origin} {error}") from error
+
+
+def resize_remark(preprocessing: Preprocessing, library: str) -> str:
+    """The difference between the pictures of training and those of a library's users; "" for none."""
+    if preprocessing.interpolation == AREA:
+        return (
+            f"the model is for pictures resized by area; {library} take a box filter instead, "
+            "which counts pixels in whole"
+        )
+    if not preprocessing.antialias:
+        return (
+            f"the model is for pictures resized without antialiasing, which {library} cannot do: "
+            "their users will see smoother pictures"
+        )
+    return ""
 
 
 def sidecar_of(path: str) -> pathlib.Path:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import ModelFile
+from vit_jax.model_file import AREA, ModelFile, Preprocessing
 from vit_jax.models.base import ModelOptions
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import SINCOS_2D
@@ -55,6 +55,12 @@ DEFAULTS = {
     "positions": SINCOS_2D,
     "pool_padding": "zeros",
 }
+
+# Of pictures, for the accuracies that are published with the files. input_pipeline.py in
+# vision_transformer and in BiT resizes whole pictures.
+REFERENCE_PIXELS = Preprocessing(antialias=False)
+# `resize_small(256)|central_crop(224)`, by area, in Big Vision's configs.
+BIG_VISION_PIXELS = Preprocessing(crop="center", resize=256, interpolation=AREA)
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 BLOCK = "Transformer/encoderblock_{layer}"
@@ -172,7 +178,14 @@ def read(path: str, hints: Hints) -> Weights:
         stated=Stated() if description is None else Stated.by(description),
         hints=hints,
         defaults=defaults,
+        pixels=BIG_VISION_PIXELS if is_big_visions(tensors) else REFERENCE_PIXELS,
     )
+
+
+def is_big_visions(tensors: Tensors) -> bool:
+    """Whether Big Vision wrote the tensors, not vision_transformer or BiT, as their names show."""
+    vit = "Transformer/encoder_norm/scale" in tensors and POSITIONS not in tensors
+    return vit or "root_block/conv_root/kernel" in tensors
 
 
 def files(path: str, parameters: Tensors, options: ModelOptions, model_file: ModelFile) -> Files:

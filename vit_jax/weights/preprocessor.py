@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.model_file import Preprocessing
+from vit_jax.model_file import AREA, Preprocessing
 from vit_jax.models.base import ModelOptions, as_pair
 from vit_jax.weights.metadata import per_channel
 
@@ -12,10 +12,11 @@ RESAMPLES = {  # Pillow's numbers -> its name for them, and what stands for it h
     1: ("lanczos", "bicubic"),
     2: ("bilinear", "bilinear"),
     3: ("bicubic", "bicubic"),
-    4: ("box", "bilinear"),
+    4: ("box", AREA),
     5: ("hamming", "bilinear"),
 }
 BILINEAR = 2  # the library's default
+WRITTEN = {"bilinear": BILINEAR, "bicubic": 3, AREA: 4}  # ours -> the number that comes nearest
 
 
 def read(config: Mapping[str, Any], image_size: tuple[int, int]) -> tuple[Preprocessing, list[str]]:
@@ -89,9 +90,7 @@ def write(options: ModelOptions, preprocessing: Preprocessing) -> dict[str, Any]
         "do_resize": True,
         "size": {"shortest_edge": preprocessing.resize} if crops else size,
         **({"do_center_crop": True, "crop_size": size} if crops else {}),
-        "resample": next(
-            number for number, (name, _) in RESAMPLES.items() if name == preprocessing.interpolation
-        ),
+        "resample": WRITTEN[preprocessing.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

@@ -45,6 +45,7 @@ FORMATS = {
         ending=".npz",
         models=(ViTOptions, HybridOptions, ResNetOptions, MixerOptions),
         values={
+            "distillation_token": (False,),
             "num_registers": (0,),
             "layer_scale": (0,),
             "query_key_norm": (False,),
@@ -79,6 +80,7 @@ FORMATS = {
             "pooling": (CLASS_TOKEN_POOLING,),
             "representation_size": (0,),
             "norm_after_pooling": (False,),
+            "distillation_token": (False,),
             "num_registers": (0,),
             "layer_scale": (0,),
             "query_key_norm": (False,),
@@ -195,7 +197,7 @@ def without_head(
     trunk = {
         name: array
         for name, array in parameters.items()
-        if not name.startswith(("head/", "pre_logits/"))
+        if not name.startswith(("head/", "distillation_head/", "pre_logits/"))
     }
     changes: dict[str, Any] = {"num_classes": 0}
     if hasattr(options, "representation_size"):

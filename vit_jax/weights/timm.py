@@ -43,6 +43,7 @@ from vit_jax.weights.resampling import BICUBIC
 from vit_jax.weights.timm_config import (
     ACTIVATIONS,
     BIT_EPSILONS,
+    INTERPOLATIONS,
     POOLINGS,
     STEM_EPSILONS,
     stated_by_config,
@@ -58,7 +59,6 @@ HYBRID_REMARK = (
 EPSILON_REMARK = "timm computes with LayerNorm epsilon {}, this model with {}: about 5e-5 in logits"
 METADATA_KEY = "vit_jax"
 PRE_NORM_EPSILON = 1e-5  # of models with a norm before their blocks
-DEFAULTS = {"gelu": "erf", "positions": NO_POSITIONS}
 UNUSED = re.compile(  # by inference: of masked pre-training
     r"mask_token|mask_embed|decoder[._].*|norm_pix_loss|rope\.periods|.*rel_pos_index|"
     r".*relative_position_index|.*num_batches_tracked"
@@ -83,6 +83,7 @@ ARCHITECTURES = {
     "R50+ViT-B/16": "vit_base_r50_s16_224",
     "R50+ViT-L/32": "vit_large_r50_s32_224",
 }
+DISTILLED = "deit_base_distilled_patch16_224"
 
 
 def read(path: str, hints: Hints, prefix: str = "") -> Weights:
@@ -180,7 +181,8 @@ def check_is_stated(tensors: Tensors, options: Mapping[str, Any]) -> None:
 
 def prefix_choices(tensors: Tensors, options: Mapping[str, Any]) -> tuple[int, ...]:
     """How many rows of `pos_embed` may come before the patches': all prefix tokens', or none."""
-    num_prefix = ("cls_token" in tensors) + axis_length(tensors, "reg_token", 1)
+    tokens = ("cls_token", "dist_token", "reg_token")
+    num_prefix = sum(axis_length(tensors, token, 1) for token in tokens)
     if "prefix_positions" in options:
         return (num_prefix if options["prefix_positions"] else 0,)
     return tuple({0, num_prefix})
@@ -211,6 +213,8 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
     write, target = tensor_file.writer(tensors, entries), pathlib.Path(path)
     if target.suffix == ".safetensors":
         return {target: write}
+    if remark := metadata.resize_remark(model_file.preprocessing, "timm's transforms"):
+        logger.warning("Note: %s.", remark)
     config = json_text(timm_config(options, model_file))
     return {target / "model.safetensors": write, target / "config.json": config}
 
@@ -218,37 +222,18 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
 def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
     """timm's `config.json`. All arguments are in it, whatever the named architecture's own."""
     hybrid, name = isinstance(options, HybridOptions), registered_name(options)
+    if options.distillation_token and (hybrid or options.num_registers):
+        raise WeightsError(
+            "timm has no hybrid with a distillation token, and no model with that and registers: its "
+            "tensors alone can be written, to a name that ends in .safetensors."
+        )
     if hybrid and name not in ARCHITECTURES:
         raise WeightsError(
             f"timm has no hybrid like {name or 'this one'}: its tensors alone can be written, to "
             "a name that ends in .safetensors."
         )
     num_classes, pooling = options.num_classes, invert(POOLINGS)[options.pooling]
-    arguments = {
-        "img_size": options.image_size,
-        "in_chans": options.channels,
-        "num_classes": num_classes,
-        "embed_dim": options.width,
-        "depth": options.depth,
-        "num_heads": options.num_heads,
-        "mlp_ratio": mlp_ratio(options),
-        "act_layer": invert(ACTIVATIONS)[options.gelu],
-        "class_token": options.has_class_token,
-        "reg_tokens": options.num_registers,
-        "pos_embed": "learn" if options.positions == LEARNED_1D else "none",
-        "no_embed_class": not options.prefix_positions,
-        "global_pool": pooling,
-        "fc_norm": options.norm_after_pooling,
-        "init_values": options.layer_scale or None,
-        "qk_norm": options.query_key_norm,
-        "qkv_bias": options.qkv_bias,
-        "pre_norm": options.pre_norm,
-        "final_norm": options.final_norm,
-    }
-    if is_packed(options):  # Its activation is not an option there.
-        del arguments["act_layer"]
-    if not hybrid:  # Their patch size belongs to the backbone.
-        arguments["patch_size"] = options.patch_size
+    arguments = arguments_of(options)
     preprocessing = model_file.preprocessing
     return {
         "architecture": base_architecture(options, name),
@@ -261,7 +246,7 @@ def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
             "custom_load": False,
             "input_size": (options.channels, *options.image_size),
             "fixed_input_size": True,
-            "interpolation": preprocessing.interpolation,
+            "interpolation": invert(INTERPOLATIONS)[preprocessing.interpolation],
             "crop_pct": crop_percentage(preprocessing, min(options.image_size)),
             "crop_mode": "squash" if preprocessing.crop == "resize" else "center",
             "mean": per_channel(preprocessing.mean, options.channels),
@@ -269,9 +254,39 @@ def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
             "num_classes": num_classes,
             "pool_size": None,
             "first_conv": first_conv(options),
-            "classifier": "head",
+            "classifier": ("head", "head_dist") if options.distillation_token else "head",
         },
     }
+
+
+def arguments_of(options: Any) -> dict[str, Any]:
+    """The arguments of timm's classes, for complete options of ours."""
+    arguments = {
+        "img_size": options.image_size,
+        "in_chans": options.channels,
+        "num_classes": options.num_classes,
+        "embed_dim": options.width,
+        "depth": options.depth,
+        "num_heads": options.num_heads,
+        "mlp_ratio": mlp_ratio(options),
+        "act_layer": invert(ACTIVATIONS)[options.gelu],
+        "class_token": options.has_class_token,
+        "reg_tokens": options.num_registers,
+        "pos_embed": "learn" if options.positions == LEARNED_1D else "none",
+        "no_embed_class": not options.prefix_positions,
+        "global_pool": invert(POOLINGS)[options.pooling],
+        "fc_norm": options.norm_after_pooling,
+        "init_values": options.layer_scale or None,
+        "qk_norm": options.query_key_norm,
+        "qkv_bias": options.qkv_bias,
+        "pre_norm": options.pre_norm,
+        "final_norm": options.final_norm,
+    }
+    if is_packed(options):  # Its activation is not an option there.
+        del arguments["act_layer"]
+    if not isinstance(options, HybridOptions):  # Their patch size belongs to the backbone.
+        arguments["patch_size"] = options.patch_size
+    return arguments
 
 
 def base_architecture(options: Any, name: str | None) -> str:
@@ -279,13 +294,19 @@ def base_architecture(options: Any, name: str | None) -> str:
     wide, packed = options.norm_epsilon == PRE_NORM_EPSILON, is_packed(options)
     if not wide and options.norm_epsilon != LAYER_NORM_EPSILON:
         logger.warning("Note: %s.", EPSILON_REMARK.format(LAYER_NORM_EPSILON, options.norm_epsilon))
-    if isinstance(options, HybridOptions) and (wide or packed):
-        raise WeightsError("timm has no hybrid with such LayerNorms or MLPs: write 'vit_jax'.")
-    if wide and packed:
-        raise WeightsError(f"timm has no SwiGLU with model.norm_epsilon={options.norm_epsilon}.")
-    if packed:
-        return "vit_giant_patch14_dinov2"
-    return "vit_base_patch16_clip_224" if wide else ARCHITECTURES.get(name, "vit_base_patch16_224")
+    needed = {
+        "vit_giant_patch14_dinov2": packed,
+        "vit_base_patch16_clip_224": wide,
+        DISTILLED: options.distillation_token,
+        ARCHITECTURES.get(name or "", ""): isinstance(options, HybridOptions),
+    }
+    found = [architecture for architecture, is_needed in needed.items() if is_needed]
+    if len(found) > 1:
+        raise WeightsError(
+            f"timm has no model that is like {' and '.join(found)} at once: its tensors alone can "
+            "be written, to a name that ends in .safetensors."
+        )
+    return found[0] if found else ARCHITECTURES.get(name or "", "vit_base_patch16_224")
 
 
 def first_conv(options: Any) -> str:

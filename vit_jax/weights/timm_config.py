@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import Preprocessing
+from vit_jax.model_file import AREA, Preprocessing
 from vit_jax.models.base import as_pair
 from vit_jax.models.layers import LAYER_NORM_EPSILON
 from vit_jax.models.positions import CENTRED, INDICES, LEARNED_1D_ROTARY_2D, ROTARY_2D
@@ -30,6 +30,7 @@ ACTIVATIONS = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 STEM_EPSILONS = {"stem_group_norm_epsilon": 1e-5, "stem_kernel_epsilon": 1e-8}
 BIT_EPSILONS = {"group_norm_epsilon": 1e-5, "kernel_epsilon": 1e-8}
 DEFAULT_INPUT_SIZE = (3, 224, 224)
+INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic", "box": AREA}
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 # What architectures are called; the first that is found in a name.
@@ -214,6 +215,7 @@ CLASSES: dict[str, Mapping[str, Translation]] = {
         "norm_layer": only(None),
     },
 }
+CLASSES["VisionTransformerDistilled"] = CLASSES["VisionTransformer"]
 # The classes' own values, where they say something.
 CLASS_DEFAULTS: dict[str, Arguments] = {
     "VisionTransformer": {
@@ -227,8 +229,10 @@ CLASS_DEFAULTS: dict[str, Arguments] = {
     "MlpMixer": {"embed_dim": 512, "act_layer": "gelu", "norm_layer": None},
     "ResNetV2": {"stem_type": "", "conv_layer": "StdConv2d", "width_factor": 1},
 }
+CLASS_DEFAULTS["VisionTransformerDistilled"] = CLASS_DEFAULTS["VisionTransformer"]
 CLASS_OPTIONS: dict[str, Arguments] = {  # Ours that no argument says.
     "VisionTransformer": {},
+    "VisionTransformerDistilled": {},
     "Eva": {"gelu": "erf"},
     "MlpMixer": {},
     "ResNetV2": BIT_EPSILONS,
@@ -351,5 +355,5 @@ def preprocessing_of(given: Arguments, side: int) -> Preprocessing:
         std=tuple(given.get("std", IMAGENET_STD)),
         crop="resize" if squash else "center",
         resize=math.floor(side / given.get("crop_pct", 0.875)),
-        interpolation="bilinear" if given.get("interpolation") == "bilinear" else "bicubic",
+        interpolation=INTERPOLATIONS.get(given.get("interpolation", ""), "bicubic"),
     )

@@ -59,6 +59,7 @@ TABLE = table(
     Row("stem.proj.{weight,bias}", "embedding/{kernel,bias}", CONVOLUTION, is_mixer),
     Row("patch_embed.proj.{weight,bias}", "embedding/{kernel,bias}", CONVOLUTION),
     Row("cls_token", "class_token"),
+    Row("dist_token", "distillation_token"),
     Row("reg_token", "registers"),
     # DINOv2's own names.
     Row("register_tokens", "registers", when=never),
@@ -130,6 +131,7 @@ TABLE = table(
         DENSE,
     ),
     Row("head.{weight,bias}", "head/{kernel,bias}", DENSE),
+    Row("head_dist.{weight,bias}", "distillation_head/{kernel,bias}", DENSE),
     # BiT ResNets.
     Row("head.fc.{weight,bias}", "head/{kernel,bias}", POINTWISE_HEAD, never),
     Row("stem.conv.weight", "trunk/conv_root/kernel", CONVOLUTION),

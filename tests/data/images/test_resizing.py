@@ -1,6 +1,7 @@
 """Resizing regions of images, antialiased as Pillow does it, or not."""
 
 import io
+import math
 
 import cv2
 import numpy as np
@@ -14,6 +15,7 @@ from vit_jax.data.images.crops import inception_box
 from vit_jax.data.images.jpeg import Jpeg
 from vit_jax.data.images.picture import open_picture
 from vit_jax.data.images.resizing import resample, resizer
+from vit_jax.data.images.transforms import eval_transform, preprocessing_of, train_transform
 from vit_jax.errors import DataError
 
 
@@ -199,3 +201,94 @@ def test_other_pictures_are_resized_by_pillow(data):
     for picture in (image, open_picture(encode(image), 3)):
         expected = pillow(image, (24, 32), box, "bilinear")
         np.testing.assert_array_equal(resizer(data)(picture, (24, 32), box), expected)
+
+
+# ---------------------------------------------------------------------------- the references'
+
+
+def photographs():
+    """Ten inception crops of scikit-learn's two photographs, uint8 [H, W, 3], all at 48 × 48."""
+    rng = np.random.default_rng(5)
+    for name in ("china.jpg", "flower.jpg"):
+        image = load_sample_image(name)
+        for _ in range(5):
+            top, left, height, width = inception_box(rng, *image.shape[:2], 0.05, 1.0)
+            yield image, (top, left, height, width)
+
+
+def sampled(part, size):
+    """tf.image.resize(method="bilinear", antialias=False): at half-pixel centres, float64."""
+    axes = []
+    for old, new in zip(part.shape, size, strict=False):
+        position = (np.arange(new) + 0.5) * old / new - 0.5
+        lower = np.floor(position)
+        ends = np.clip([lower, lower + 1], 0, old - 1).astype(int)
+        axes.append((ends, position - lower))
+    (rows, down), (columns, across) = axes
+    part = part.astype(float)
+    part = part[rows[0]] * (1 - down)[:, None, None] + part[rows[1]] * down[:, None, None]
+    left, right = part[:, columns[0]], part[:, columns[1]]
+    return left * (1 - across)[:, None] + right * across[:, None]
+
+
+def test_crops_without_antialiasing_are_the_references(data):
+    """Big Vision's and vision_transformer's, which cut and keep fractions, to 1 grey level."""
+    data.antialias = False
+    resize = resizer(data)
+    for image, (top, left, height, width) in photographs():
+        found = resize(image, (224, 192), (top, left, height, width)).astype(float)
+        expected = sampled(image[top : top + height, left : left + width], (224, 192))
+        assert abs(found - expected).max() < 1
+        assert abs(found - np.floor(expected)).max() <= 1
+
+
+def area(part, size):
+    """The mean over each pixel's preimage, by its definition, one pixel after the other."""
+    (height, width), result = part.shape[:2], np.zeros((*size, part.shape[2]))
+    for row in range(size[0]):
+        for column in range(size[1]):
+            total = weight = 0
+            top, bottom = row * height / size[0], (row + 1) * height / size[0]
+            left, right = column * width / size[1], (column + 1) * width / size[1]
+            for y in range(int(top), min(height, math.ceil(bottom))):
+                for x in range(int(left), min(width, math.ceil(right))):
+                    share = min(bottom, y + 1) - max(top, y)
+                    share *= min(right, x + 1) - max(left, x)
+                    total, weight = total + share * part[y, x].astype(float), weight + share
+            result[row, column] = total / weight
+    return result
+
+
+@pytest.mark.parametrize(
+    "size", [(20, 27), (48, 64), (37, 64), (60, 80), (110, 140), (20, 140), (110, 27), (96, 64)]
+)
+def test_by_area_each_pixel_is_the_mean_over_its_preimage(data, size):
+    """Of shrinking, where OpenCV's INTER_AREA is the same, and of growing, where it is not."""
+    data.interpolation = "area"
+    image = photograph(60, 80)
+    found = resizer(data)(image, size)
+    assert found.shape == (*size, 3)
+    assert found.dtype == np.uint8
+    np.testing.assert_allclose(found, area(image, size), rtol=0, atol=0.51)
+    opencv = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+    if size[0] <= 60 and size[1] <= 80:
+        assert np.abs(found.astype(int) - opencv).max() <= 1
+
+
+def test_areas_of_boxes_and_of_one_channel(data):
+    data.interpolation, data.antialias = "area", False  # Which says nothing here.
+    image = random_image(30, 40, 1)[..., np.newaxis]
+    for size in ((7, 9), (50, 9)):
+        found = resizer(data)(image, size, (3, 5, 20, 30))
+        np.testing.assert_allclose(found, area(image[3:23, 5:35], size), rtol=0, atol=0.51)
+
+
+def test_evaluation_may_resize_by_area_and_training_not(data):
+    data.eval_interpolation, data.eval_crop, data.eval_resize = "area", "center", 32
+    image = photograph(60, 80)
+    found = eval_transform(preprocessing_of(data), (28, 28), 3)(encode(image))
+    assert preprocessing_of(data).interpolation == "area"
+    np.testing.assert_allclose(found, area(image, (32, 43))[2:30, 7:35], rtol=0, atol=0.51)
+    data.train_crop, data.flip = "resize", False
+    trained = train_transform(data, (32, 32), 3)(encode(image), np.random.default_rng(0))
+    np.testing.assert_array_equal(trained, pillow(image, (32, 32), (0, 0, 60, 80), "bilinear"))

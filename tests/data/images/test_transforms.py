@@ -21,12 +21,6 @@ from vit_jax.data.images.transforms import (
 from vit_jax.errors import ConfigError, DataError
 
 
-def test_other_channel_counts_are_refused(data):
-    for build, how in ((train_transform, data), (eval_transform, preprocessing_of(data))):
-        with pytest.raises(ConfigError, match="1 or 3 channels, not 4"):
-            build(how, (8, 8), 4)
-
-
 @pytest.mark.slow
 def test_a_hundred_megapixels(data):
     content = encode(Image.new("RGB", (12_000, 9_000), (10, 20, 30)), compress_level=1)

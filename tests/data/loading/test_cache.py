@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests import tiny
 from tests.data.pictures import encode, photograph, random_image
+from vit_jax.data.dataset import open_dataset
 from vit_jax.data.images.picture import decode, decode_for_later
 from vit_jax.data.images.transforms import eval_transform, preprocessing_of, train_transform
 from vit_jax.data.loading.cache import Cached
@@ -109,3 +111,19 @@ def test_great_reductions_of_what_is_held_are_pillows(data):
     np.testing.assert_allclose(
         whole(decode_for_later(content, 3)), whole(decode(content, 3)), rtol=0, atol=0
     )
+
+
+def test_what_is_held_is_decoded_as_the_config_says(tmp_path):
+    """12 bits of grey in 16, and no more memory than allowed; in a worker's copy, too."""
+    ramp = np.arange(4096, dtype=np.uint16).reshape(64, 64)
+    for name in ("train/a", "train/b", "val/a"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "0.png").write_bytes(encode(ramp))
+    config = tiny.get_config()
+    config.data.update(source=f"folder:{tmp_path}", bit_depth=12, cache_gib=1.0)
+    source = open_dataset(config).source
+    for each in (source, pickle.loads(pickle.dumps(source))):
+        np.testing.assert_allclose(each[0].image[..., 0], ramp * (255 / 4095), atol=0.51)
+    config.data.max_image_gib = 1000 / GIB
+    with pytest.raises(DataError, match=r"0\.png: .*more than it may take"):
+        open_dataset(config).source[0]

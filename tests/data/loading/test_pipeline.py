@@ -1,3 +1,4 @@
+import errno
 import functools
 import hashlib
 import itertools
@@ -353,4 +354,32 @@ def test_a_list_of_files_that_is_gone_is_named():
         raise FileNotFoundError(2, "No such file", "index/files.npy")
 
     with pytest.raises(DataError, match=r"index/files.npy has been removed since the run began"):
+        next(pipeline._gather(chunks(), 1, None, None))
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (
+            errno.ENOSPC,
+            r"\(No space left on device\): /dev/shm is too small; .*num_workers, 0 for none",
+        ),
+        (errno.EMFILE, r"\(Too many open files\): .*ulimit -n"),
+    ],
+)
+def test_what_worker_processes_run_out_of_is_named(number, advice):
+    def chunks():
+        yield from ()
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(DataError, match=advice):
+        next(pipeline._gather(chunks(), 1, None, None))
+
+
+def test_other_errors_of_the_system_stay_what_they_are():
+    def chunks():
+        yield from ()
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
         next(pipeline._gather(chunks(), 1, None, None))

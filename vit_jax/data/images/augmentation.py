@@ -1,7 +1,8 @@
 """The augmentations that `config.data.augmentation` may name.
 
 A new one is a function (image uint8 [H, W, C], rng, /, its own arguments) -> uint8 [H, W, C], for 1
-and 3 channels, and one line in `AUGMENTATIONS`. The first line of its docstring says in a run's
+and 3 channels, and one line in `AUGMENTATIONS`; one for any channels and for float32 in 0 … 255 too
+is named in `ANY_PIXELS`. The first line of its docstring says in a run's
 overview what it does.
 """
 
@@ -19,7 +20,7 @@ from vit_jax.data.images.pillow_policies import autoaugment, randaug_timm, trivi
 from vit_jax.data.images.randaugment_tf import randaug_tf
 from vit_jax.kinds import Amount, Kind, Share
 
-# ImageNet's mean and deviation of each channel, and those of its luminance.
+# ImageNet's mean and deviation of each channel, and those of its luminance, for any other channels.
 MEAN = {3: (123.675, 116.28, 103.53), 1: (117.0,)}
 STD = {3: (58.395, 57.12, 57.375), 1: (57.4,)}
 
@@ -121,7 +122,8 @@ def random_erasing(
         if rows < height and columns < width:
             top, left = rng.integers(height - rows + 1), rng.integers(width - columns + 1)
             deviation = rng.standard_normal((rows, columns, channels)) if mode == "pixel" else 0
-            noise = np.rint(MEAN[channels] + np.multiply(STD[channels], deviation))
+            mean, std = MEAN.get(channels, MEAN[1]), STD.get(channels, STD[1])
+            noise = np.rint(mean + np.multiply(std, deviation))
             image = image.copy()
             image[top : top + rows, left : left + columns] = np.clip(noise, 0, 255)
             break
@@ -137,3 +139,5 @@ AUGMENTATIONS: dict[str, Callable[..., np.ndarray]] = {
     "color_jitter": color_jitter,
     "random_erasing": random_erasing,
 }
+
+ANY_PIXELS = ("random_erasing",)  # Those for any number of channels, and for floats.

@@ -24,7 +24,14 @@ def decoded_bytes(height: int, width: int) -> int:
     return height * width * _BYTES_PER_PIXEL
 
 
-def check_size(kind: str, height: int, width: int, file_bytes: int, max_bytes: int) -> None:
+def check_size(
+    kind: str,
+    height: int,
+    width: int,
+    file_bytes: int,
+    max_bytes: int,
+    pixel_bytes: int = _BYTES_PER_PIXEL,
+) -> None:
     """Raises DataError for a picture that is too large, or far too large for its file.
 
     Args:
@@ -33,8 +40,9 @@ def check_size(kind: str, height: int, width: int, file_bytes: int, max_bytes: i
         file_bytes: the size of the file.
         max_bytes: that the decoded picture may take. An eighth of it is allowed to any file, more
             only to files that are large enough to hold such a picture.
+        pixel_bytes: that a decoded pixel takes, where it is more than Pillow's.
     """
-    decoded = decoded_bytes(height, width)
+    decoded = height * width * max(pixel_bytes, _BYTES_PER_PIXEL)
     per_byte = _DECODED_PER_BYTE.get(kind, _DECODED_PER_BYTE_OF_OTHERS)
     if decoded <= max_bytes // _FREE_SHARE or decoded <= min(max_bytes, per_byte * file_bytes):
         return

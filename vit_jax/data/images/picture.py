@@ -9,11 +9,12 @@ import io
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from vit_jax.data.images import png
+from vit_jax.data.images import png, tiff, values
 from vit_jax.data.images.jpeg import Jpeg, open_jpeg, read_orientation, upright
 from vit_jax.data.images.limits import MAX_IMAGE_GIB, check_size, decoded_bytes
 from vit_jax.errors import ConfigError, DataError
@@ -61,15 +62,23 @@ class Decoding:
     Attributes:
         max_bytes: that a decoded image may take; see `limits.check_size`.
         bit_depth: of the values in files with 16 bits of grey: 2**bit_depth - 1 becomes white.
+        value_range: of the values in files, what becomes 0 and 255; empty: as their type says.
+        dtype: of pixels: "uint8" or "float32".
     """
 
     max_bytes: int = int(MAX_IMAGE_GIB * 2**30)
     bit_depth: int = 16
+    value_range: tuple[float, ...] = ()
+    dtype: str = "uint8"
+
+    def by_value(self, channels: int) -> bool:
+        """Whether files are read value by value, not as Pillow's pictures of 8 bits."""
+        return channels not in _MODES or bool(self.value_range) or self.dtype != "uint8"
 
 
 STANDARD = Decoding()
 
-# uint8 [H, W, C], a Pillow image of mode "L" or "RGB", or a file that is decoded when needed.
+# uint8 or float32 [H, W, C], a Pillow image of mode "L" or "RGB", or a file decoded when needed.
 Picture = np.ndarray | Image.Image | Jpeg
 
 _MODES = {1: "L", 3: "RGB"}
@@ -80,15 +89,16 @@ def decode(image: bytes | np.ndarray, channels: int, how: Decoding = STANDARD) -
     """Decodes an image file, whatever its format and its name.
 
     EXIF orientation is applied, transparency laid over white, 16 bits scaled to 8, the first frame
-    of an animation taken; colour becomes grey by ITU-R 601 luminance.
+    of an animation taken; colour becomes grey by ITU-R 601 luminance. Where `how.by_value`, and of
+    `.npy` files and of TIFF files that are more than a picture, the values count: see `values`.
 
     Args:
-        image: the file's bytes, or an array uint8 [H, W, C].
-        channels: 1 or 3.
+        image: the file's bytes, or an array [H, W, C] of what a file holds, uint8 unless `by_value`.
+        channels: of the result.
         how: limits, and what the file does not say.
 
     Returns:
-        uint8 [H, W, channels].
+        [H, W, channels] in 0 … 255, of the type `how.dtype`.
 
     Raises:
         DataError: the bytes are no image, truncated, corrupt or too large; the message says which.
@@ -97,7 +107,10 @@ def decode(image: bytes | np.ndarray, channels: int, how: Decoding = STANDARD) -
 
 
 def decode_for_later(image: bytes, channels: int, how: Decoding = STANDARD) -> np.ndarray | Jpeg:
-    """As `decode`, but a JPEG stays one, so that it is resized just as it would be from its file."""
+    """What a file holds, for `open_picture` as the file is: an array, but a JPEG stays one, so that
+    it is resized just as it would be from its file."""
+    if _is_by_value(image, channels, how):
+        return _read_values(image, channels, how)
     picture = open_picture(image, channels, how)
     if isinstance(picture, Jpeg):
         try:
@@ -113,6 +126,10 @@ def size_in_memory(image: bytes | np.ndarray | Image.Image) -> int:
         return 0
     if jpeg := open_jpeg(image, 3):
         return decoded_bytes(*jpeg.stored_size)
+    if image.startswith(values.NPY):
+        return len(image)
+    if layout := tiff.read_layout(image):
+        return layout.num_bytes
     try:
         with _naming_damage(), _identify(image) as file:
             return decoded_bytes(*file.size)
@@ -130,21 +147,73 @@ def open_picture(
     if isinstance(image, Jpeg):
         return image
     if isinstance(image, np.ndarray):
-        if image.ndim == 3 and image.shape[2] == channels and image.dtype == np.uint8:
-            return image
-        if image.ndim != 3 or image.shape[2] not in _MODES or image.dtype != np.uint8:
-            raise DataError(
-                f"an image array is {image.dtype} {list(image.shape)}; expected uint8 "
-                f"[height, width, channels] with {channels} channels"
-            )
-        return as_pillow(image).convert(mode_of(channels))
+        return _from_array(image, channels, how)
     if isinstance(image, Image.Image):
         with _naming_damage():
+            if how.by_value(channels):
+                return _from_array(_values_of(image, channels, how), channels, how)
             return _upright_in_mode(image, channels, how.bit_depth)
+    if _is_by_value(image, channels, how):
+        return _from_array(_read_values(image, channels, how), channels, how)
     if jpeg := open_jpeg(image, channels):
         check_size("JPEG", *jpeg.stored_size, len(image), how.max_bytes)
         return jpeg
     return _open_with_pillow(image, channels, how)
+
+
+def _from_array(image: np.ndarray, channels: int, how: Decoding) -> Picture:
+    """What a file holds, [H, W, C], as a picture."""
+    plain = image.ndim == 3 and image.dtype == np.uint8
+    if plain and image.shape[2] != channels and {image.shape[2], channels} <= set(_MODES):
+        image = np.atleast_3d(np.asarray(as_pillow(image).convert(mode_of(channels))))
+    if plain and image.shape[2] == channels and not (how.value_range or how.dtype != "uint8"):
+        return image
+    numbers = image.ndim == 3 and image.dtype.kind in "uif"
+    if not numbers or (image.dtype.kind == "f" and not how.value_range):
+        raise DataError(
+            f"an image array is {image.dtype} {list(image.shape)}; expected uint8 "
+            f"[height, width, channels] with {channels} channels, or floats and what is black and "
+            "white of them, as in --config.data.value_range='(0.0, 1.0)'"
+        )
+    if how.bit_depth == 16 and not how.value_range and image.dtype == np.uint16:
+        _check_bits(image)
+    return values.as_pixels(
+        values.with_channels(image, channels), how.dtype, how.value_range, how.bit_depth
+    )
+
+
+def _is_by_value(content: Any, channels: int, how: Decoding) -> bool:
+    """Whether a file is read by `_read_values`."""
+    if not isinstance(content, bytes):
+        return False
+    if how.by_value(channels) or content.startswith(values.NPY):
+        return True
+    layout = tiff.read_layout(content)
+    return layout is not None and not layout.fits_pillow
+
+
+def _read_values(content: bytes, channels: int, how: Decoding) -> np.ndarray:
+    """What a file holds, [H, W, C] of the type that it is stored in."""
+    with _naming_damage():
+        if content.startswith(values.NPY):
+            return values.read_npy(content, how.max_bytes)
+        layout = tiff.read_layout(content)
+        exact = how.by_value(channels) and layout is not None and layout.dtype != np.uint8
+        if layout is not None and (exact or not layout.fits_pillow or channels not in _MODES):
+            return tiff.read_values(content, layout, how.max_bytes)
+        with _identify(content) as file:
+            deep = values.is_deep_colour(file)
+            _load(file, content, how.max_bytes)
+            if deep:
+                return upright(values.read_deep_colour(content), read_orientation(file))
+            return _values_of(file, channels, how)
+
+
+def _values_of(image: Image.Image, channels: int, how: Decoding) -> np.ndarray:
+    """What a Pillow image holds; 8 bits are converted to 1 or 3 channels where these are wanted."""
+    if image.mode[0] in "IF" or channels not in _MODES:
+        return upright(values.of_pillow(image), read_orientation(image))
+    return as_array(_upright_in_mode(image, channels, how.bit_depth))
 
 
 def mode_of(channels: int) -> str:
@@ -152,6 +221,11 @@ def mode_of(channels: int) -> str:
     if channels not in _MODES:
         raise ConfigError(f"Images have 1 or 3 channels, not {channels} (config.model.channels).")
     return _MODES[channels]
+
+
+def is_pictured(pixels: np.ndarray) -> bool:
+    """Whether Pillow's images of 8 bits hold an array [H, W, C]."""
+    return pixels.dtype == np.uint8 and pixels.shape[2] in _MODES
 
 
 def size_of(image: Picture) -> tuple[int, int]:
@@ -196,20 +270,25 @@ def _open_with_pillow(content: bytes, channels: int, how: Decoding) -> Image.Ima
 
 def _decode_with_pillow(content: bytes, channels: int, how: Decoding) -> Image.Image:
     with _naming_damage(), _identify(content) as file:
-        width, height = file.size
-        check_size(file.format, height, width, len(content), how.max_bytes)
-        if how.bit_depth < 16 and file.mode.startswith("RGB") and ";16" in str(file.tile):
+        if how.bit_depth < 16 and values.is_deep_colour(file):
             raise ValueError(
                 f"of colours of 16 bits only 8 are read, which are not the {how.bit_depth} of "
-                "bit_depth: convert it to 8 bits"
+                "bit_depth: convert it to 8 bits, or set --config.data.dtype=float32"
             )
-        file.load()
-        # Rows that are not there are black; where the last ones are, they are counted.
-        last = file.crop((0, height - 1, width, height))
-        suspect = file.info.get("interlace") or last.getbbox(alpha_only=False) is None
-        if file.format == "PNG" and suspect and (missing := png.missing_bytes(content)):
-            raise OSError(f"image file is truncated: {missing:,} bytes of its rows are missing")
+        _load(file, content, how.max_bytes)
         return _upright_in_mode(file, channels, how.bit_depth)
+
+
+def _load(file: Image.Image, content: bytes, max_bytes: int) -> None:
+    """Decodes the pixels, all of them, of a file that is not too large."""
+    width, height = file.size
+    check_size(file.format, height, width, len(content), max_bytes)
+    file.load()
+    # Rows that are not there are black; where the last ones are, they are counted.
+    last = file.crop((0, height - 1, width, height))
+    suspect = file.info.get("interlace") or last.getbbox(alpha_only=False) is None
+    if file.format == "PNG" and suspect and (missing := png.missing_bytes(content)):
+        raise OSError(f"image file is truncated: {missing:,} bytes of its rows are missing")
 
 
 def _identify(content: bytes) -> Image.Image:
@@ -250,6 +329,12 @@ def _upright_in_mode(image: Image.Image, channels: int, bit_depth: int) -> Image
     return picture if orientation == 1 else as_pillow(upright(as_array(picture), orientation))
 
 
+def _check_bits(pixels: np.ndarray) -> None:
+    """Warns where no value of 16 bits exceeds what fewer hold."""
+    if 0 < (used := int(pixels.max()).bit_length()) <= _FEW_BITS:
+        _warn_of_few_bits(used)
+
+
 @functools.cache  # Once.
 def _warn_of_few_bits(used: int) -> None:
     logger.warning(
@@ -264,13 +349,16 @@ def _to_mode(image: Image.Image, mode: str, bit_depth: int) -> Image.Image:
     """Converts any Pillow image to "L" or "RGB"."""
     if image.mode.startswith("I"):  # 16-bit grey. Pillow's own conversion clips at 255.
         white = 2**bit_depth - 1
-        values = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
-        if bit_depth == 16 and 0 < (used := int(values.max()).bit_length()) <= _FEW_BITS:
-            _warn_of_few_bits(used)
-        values = (np.minimum(values, white) * 255 + white // 2) // white
-        image = Image.fromarray(values.astype(np.uint8))
+        grey = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+        if bit_depth == 16:
+            _check_bits(grey)
+        grey = (np.minimum(grey, white) * 255 + white // 2) // white
+        image = Image.fromarray(grey.astype(np.uint8))
     elif image.mode == "F":
-        raise ValueError("floating-point pixels have no agreed range")
+        raise ValueError(
+            "floating-point pixels have no agreed range: say which value is black and which is white, "
+            "as in --config.data.value_range='(0.0, 1.0)'"
+        )
     elif image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")

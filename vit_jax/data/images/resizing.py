@@ -12,8 +12,10 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from vit_jax.data.images.area import resize_by_area
 from vit_jax.data.images.jpeg import Jpeg, upright
-from vit_jax.data.images.picture import Picture, as_array, as_pillow, size_of
+from vit_jax.data.images.picture import Picture, as_array, as_pillow, is_pictured, size_of
+from vit_jax.model_file import AREA
 
 Size = tuple[int, int]  # (height, width), in pixels.
 Box = tuple[int, int, int, int]  # (top, left, height, width), in pixels.
@@ -82,11 +84,14 @@ def _resize(
 
     With `antialias`, by Pillow's filter, whose support grows with the reduction, or for a JPEG by
     one that comes close to it. Without it, the region is cropped and sampled at half-pixel centres,
-    as TensorFlow and OpenCV do by default.
+    as TensorFlow and OpenCV do by default. By "area", the region is cropped, and each pixel is the
+    mean over what it covers.
     """
     box = box or (0, 0, *size_of(image))
     top, left, height, width = box
-    if antialias and (height, width) != size:
+    if isinstance(image, np.ndarray) and not is_pictured(image):
+        return _resize_channels(image, size, box, interpolation, antialias)
+    if antialias and interpolation != AREA and (height, width) != size:
         if isinstance(image, Jpeg):
             resized = _resize_jpeg(image, size, box, interpolation)
             if resized is not None:
@@ -97,8 +102,36 @@ def _resize(
     array = as_array(image)[top : top + height, left : left + width]
     if (height, width) == size:
         return array
+    if interpolation == AREA:
+        return resize_by_area(array, size)
     flag = _OPENCV_FLAGS[interpolation]
     return cv2.resize(array, size[::-1], interpolation=flag).reshape(*size, -1)
+
+
+def _resize_channels(
+    image: np.ndarray, size: Size, box: Box, interpolation: str, antialias: bool
+) -> np.ndarray:
+    """As `_resize`, each channel by itself, as floats where the image is."""
+    resized = np.empty((*size, image.shape[2]), image.dtype)
+    for channel in range(image.shape[2]):
+        plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))  # Mode "L" or "F".
+        resized[..., channel] = _resize_plane(plane, size, box, interpolation, antialias)
+    return resized
+
+
+def _resize_plane(
+    plane: Image.Image, size: Size, box: Box, interpolation: str, antialias: bool
+) -> np.ndarray:
+    top, left, height, width = box
+    if (height, width) == size:
+        return np.asarray(plane)[top : top + height, left : left + width]
+    if antialias and interpolation != AREA:
+        region = (left, top, left + width, top + height)
+        return np.asarray(plane.resize(size[::-1], _PILLOW_FILTERS[interpolation], box=region))
+    part = np.asarray(plane)[top : top + height, left : left + width]
+    if interpolation == AREA:
+        return resize_by_area(part[..., np.newaxis], size)[..., 0]
+    return cv2.resize(part, size[::-1], interpolation=_OPENCV_FLAGS[interpolation])
 
 
 # ---------------------------------------------------------------------------- JPEG

@@ -1,7 +1,7 @@
 """The treatment of each image on the host: decoded, cropped or resized, mirrored, augmented.
 
-Everything is a function of the image and, in training, of a NumPy Generator. Images stay uint8:
-the device normalises them.
+Everything is a function of the image and, in training, of a NumPy Generator. Pixels stay in 0 … 255,
+uint8 or, where `data.dtype` says so, float32: the device normalises them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import functools
 import ml_collections
 import numpy as np
 
-from vit_jax.data.images.augmentation import AUGMENTATIONS
+from vit_jax.data.images.augmentation import ANY_PIXELS, AUGMENTATIONS
 from vit_jax.data.images.crops import CROPS
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
-from vit_jax.data.images.picture import Decoding, mode_of, open_picture, size_of
+from vit_jax.data.images.picture import Decoding, open_picture, size_of
 from vit_jax.data.images.resizing import Resizer, resizer, without_excess
 from vit_jax.errors import ConfigError
 from vit_jax.grammar import Operation, parse
@@ -52,14 +52,15 @@ def train_transform(
     """Builds the training transform: crop, mirror every other image, augment.
 
     Returns:
-        A picklable function of (encoded file or uint8 [H, W, C], Generator) to uint8
-        [*image_size, channels].
+        A picklable function of (encoded file or array [H, W, C] of what one holds, Generator) to
+        `data.dtype` [*image_size, channels].
 
     Raises:
-        ConfigError: `channels` is not 1 or 3, or an operation cannot work.
+        ConfigError: an operation cannot work.
     """
-    mode_of(channels)
     crop, augmentations = train_operations(data)
+    _check_memory(image_size, channels, data.max_image_gib)
+    _check_pixels(augmentations, data.dtype, channels)
     transform = functools.partial(
         _train,
         channels=channels,
@@ -73,6 +74,27 @@ def train_transform(
     # What cannot work is an error now, not in a thread.
     transform(np.zeros((*image_size, channels), np.uint8), np.random.default_rng(0))
     return transform
+
+
+def _check_memory(image_size: tuple[int, int], channels: int, max_gib: float) -> None:
+    """Raises ConfigError for images of the model's size that would fill the memory."""
+    gib = image_size[0] * image_size[1] * channels / 2**30
+    if gib > max_gib:
+        raise ConfigError(
+            f"config.model.image_size={image_size} with {channels:,} channels: an image would take "
+            f"{gib:.3g} GiB, more than config.data.max_image_gib={max_gib:g}."
+        )
+
+
+def _check_pixels(augmentations: tuple[Operation, ...], dtype: str, channels: int) -> None:
+    """Raises ConfigError for an augmentation that these pixels are not for."""
+    for operation in augmentations:
+        if operation.name not in ANY_PIXELS and not (dtype == "uint8" and channels in (1, 3)):
+            raise ConfigError(
+                f"config.data.augmentation: {operation.name} is for grey and RGB of 8 bits, not for "
+                f"{channels} channels of {dtype} (config.model.channels, config.data.dtype): leave "
+                f"it out; for these there is {', '.join(ANY_PIXELS)}."
+            )
 
 
 def _train(
@@ -97,7 +119,9 @@ def _train(
 
 def decoding_of(data: ml_collections.ConfigDict) -> Decoding:
     """How `config.data` decodes image files."""
-    return Decoding(int(data.max_image_gib * 2**30), data.bit_depth)
+    return Decoding(
+        int(data.max_image_gib * 2**30), data.bit_depth, tuple(data.value_range), data.dtype
+    )
 
 
 def preprocessing_of(data: ml_collections.ConfigDict) -> Preprocessing:
@@ -107,9 +131,13 @@ def preprocessing_of(data: ml_collections.ConfigDict) -> Preprocessing:
         std=tuple(data.std),
         crop=data.eval_crop,
         resize=data.eval_resize,
-        interpolation=data.interpolation,
+        interpolation=data.interpolation
+        if data.eval_interpolation == "same"
+        else data.eval_interpolation,
         antialias=data.antialias,
         bit_depth=data.bit_depth,
+        value_range=tuple(data.value_range),
+        dtype=data.dtype,
     )
 
 
@@ -125,12 +153,12 @@ def eval_transform(
     then cuts `image_size` out of the middle.
 
     Returns:
-        A picklable function of an encoded file or uint8 [H, W, C] to uint8 [*image_size, channels].
+        A picklable function of an encoded file, or an array [H, W, C] of what one holds, to
+        `preprocessing.dtype` [*image_size, channels].
 
     Raises:
-        ConfigError: `channels` is not 1 or 3, or `resize` is smaller than the crop.
+        ConfigError: `resize` is smaller than the crop.
     """
-    mode_of(channels)
     height, width = image_size
     smaller_side = preprocessing.resize if preprocessing.crop == "center" else None
     if smaller_side is not None and smaller_side < max(height, width):
@@ -142,7 +170,12 @@ def eval_transform(
     return functools.partial(
         _evaluate,
         channels=channels,
-        how=Decoding(int(max_image_gib * 2**30), preprocessing.bit_depth),
+        how=Decoding(
+            int(max_image_gib * 2**30),
+            preprocessing.bit_depth,
+            preprocessing.value_range,
+            preprocessing.dtype,
+        ),
         size=(height, width),
         smaller_side=smaller_side,
         resize=resizer(preprocessing),

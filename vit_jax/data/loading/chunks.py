@@ -25,15 +25,21 @@ class Skipping:
     Its name and the reason are logged once.
     """
 
-    image: np.ndarray  # uint8 [H, W, C]
+    image: np.ndarray  # [H, W, C], of the type that the others have
     label: int | np.ndarray  # 0, or float32 [K]: of the form that the others have
     reported: set[str] = dataclasses.field(default_factory=set)
 
     @classmethod
-    def of(cls, source: Source, image_shape: tuple[int, int, int], num_classes: int) -> Skipping:
+    def of(
+        cls,
+        source: Source,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        dtype: str = "uint8",
+    ) -> Skipping:
         """Black images without a class, for what `source` cannot read."""
-        label = np.zeros(num_classes, np.float32) if source.multi_label else 0
-        return cls(np.zeros(image_shape, np.uint8), label)
+        label = np.zeros(num_classes, np.float32) if source.multi_label or source.numeric else 0
+        return cls(np.zeros(image_shape, dtype), label)
 
     def report(self, unread: list[tuple[str, str]]) -> None:
         """Logs the names, with reasons, that are new."""
@@ -51,11 +57,11 @@ class Buffers:
         self._lock = threading.Lock()
         self._images: dict[int, np.ndarray] = {}
 
-    def of(self, batch: int, shape: tuple[int, ...]) -> np.ndarray:
-        """The batch's array, uint8 [rows, *shape]; made by who comes first."""
+    def of(self, batch: int, like: np.ndarray) -> np.ndarray:
+        """The batch's array, [rows, ...] of images such as `like`; made by who comes first."""
         with self._lock:
             if batch not in self._images:
-                self._images[batch] = np.empty((self._num_rows, *shape), np.uint8)
+                self._images[batch] = np.empty((self._num_rows, *like.shape), like.dtype)
             return self._images[batch]
 
     def take(self, batch: int) -> np.ndarray:
@@ -132,7 +138,7 @@ class Chunks:
             for row, example, rng in zip(loaded.tolist(), examples, draws, strict=True):
                 image, labels[row], failure = self._load(example, rng, indices[row], positions[row])
                 if images is None:
-                    images = self._allocate(number, part, image.shape)
+                    images = self._allocate(number, part, image)
                 images[row] = image
                 if failure:
                     unread.append(failure)
@@ -180,13 +186,13 @@ class Chunks:
                 "leave it out with --config.data.on_error=skip."
             ) from error
 
-    def _allocate(self, number: int, part: int, shape: tuple[int, ...]) -> np.ndarray:
-        """The array for the images of a chunk, uint8 [rows, *shape]."""
+    def _allocate(self, number: int, part: int, like: np.ndarray) -> np.ndarray:
+        """The array for the images of a chunk, [rows, ...] of images such as `like`."""
         rows = len(self.parts[part])
         if self.buffers is None:
-            return np.empty((rows, *shape), np.uint8)
+            return np.empty((rows, *like.shape), like.dtype)
         first = sum(len(others) for others in self.parts[:part])
-        return self.buffers.of(number, shape)[first : first + rows]
+        return self.buffers.of(number, like)[first : first + rows]
 
 
 def num_distinct_rows(batch_size: int, copies: int) -> int:

@@ -7,6 +7,11 @@ import functools
 
 import numpy as np
 
+_DRAWN = 1 << 16  # The largest permutation that is drawn whole.
+_DRAWN_OF_A_CLASS = (
+    1 << 11
+)  # The same where a batch asks for many: what takes as long as the other way.
+
 
 @dataclasses.dataclass(frozen=True)
 class Order:
@@ -46,14 +51,49 @@ class Order:
         return (moved + within + np.int64(first)) % size
 
 
-def permute(values: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassOrder(Order):
+    """An order in which each class comes as often in an epoch as `draws` says, in sum `num_examples`.
+
+    The epoch's permutation mixes the draws of all classes. The draws of a class go through its own
+    images, in epochs of their own: none comes again before all others of its class have come.
+
+    Attributes:
+        members: the examples, class by class, int64 [N].
+        sizes: how many each class has, [C].
+        draws: how many of an epoch's positions each class has, int64 [C].
+    """
+
+    members: np.ndarray = dataclasses.field(kw_only=True)
+    sizes: np.ndarray = dataclasses.field(kw_only=True)
+    draws: np.ndarray = dataclasses.field(kw_only=True)
+
+    def indices(self, positions: np.ndarray) -> np.ndarray:
+        """See `Order.indices`; there is always a seed."""
+        numbers = super().indices(positions)  # Of draws, class by class.
+        ends = np.cumsum(self.draws)
+        classes = np.searchsorted(ends, numbers, side="right")
+        epochs = positions // self.num_examples
+        turns = epochs * self.draws[classes] + numbers - (ends - self.draws)[classes]
+        rounds, within = np.divmod(turns, self.sizes[classes])
+        chosen = np.empty_like(numbers)
+        for label, number in np.unique(np.stack([classes, rounds]), axis=1).T.tolist():
+            rows = (classes == label) & (rounds == number)
+            size, key = int(self.sizes[label]), (self.seed or 0, number, label, 3)
+            chosen[rows] = permute(within[rows], size, key, drawn=_DRAWN_OF_A_CLASS)
+        return self.members[(np.cumsum(self.sizes) - self.sizes)[classes] + chosen]
+
+
+def permute(
+    values: np.ndarray, size: int, seed: tuple[int, ...], *, drawn: int = _DRAWN
+) -> np.ndarray:
     """Maps `values` in [0, size), size < 2**48, by a random permutation of that range.
 
-    A small range's permutation is drawn once and cached. For a large one, a Feistel network
+    A small range's permutation, up to `drawn`, is drawn once and cached. For a large one, a Feistel network
     permutes just enough bits, again and again until the value falls inside the range. (Grain's
     `index_shuffle` does so at all sizes, and takes milliseconds a value at small ones.)
     """
-    if size <= 1 << 16:
+    if size <= drawn:
         return _small_permutation(size, seed)[values]
     bits = (size - 1).bit_length()
     low_bits = bits // 2

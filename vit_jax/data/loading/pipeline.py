@@ -8,6 +8,7 @@ anywhere at no cost.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import itertools
 import multiprocessing
@@ -32,6 +33,12 @@ Batch = dict[str, np.ndarray]
 _ENDLESS = 1 << 40  # Batches of a training run without `stop`.
 PREFETCHED_BATCHES = 2
 _MAX_CHUNK_ROWS = 32  # Amortises what an element costs in Grain, some 50 µs.
+# What worker processes run out of -> what helps.
+_SHORTAGES = {
+    errno.ENOSPC: "/dev/shm is too small; give the machine or container more (--shm-size of docker)",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+    errno.ENFILE: "allow the machine more open files (sysctl fs.file-max)",
+}
 _CORES_PER_WORKER = 8  # That threads of one process keep busy, under one interpreter lock.
 
 
@@ -134,13 +141,20 @@ def _gather(
         if "Worker process" not in str(error):
             raise
         raise DataError(
-            "A worker process that loads data died, for want of memory perhaps: set fewer "
-            f"--config.data.num_workers. Grain says: {error}"
+            "A worker process that loads data died, for want of memory or of room in /dev/shm perhaps: "
+            f"set fewer --config.data.num_workers. Grain says: {error}"
         ) from error
     except FileNotFoundError as error:  # Worker processes map the list of files anew.
         raise DataError(
             f"{error.filename} has been removed since the run began, and a worker process needs it: "
             "leave config.data.index_dir alone, and start again."
+        ) from error
+    except OSError as error:
+        if error.errno not in _SHORTAGES:
+            raise
+        raise DataError(
+            f"Worker processes cannot hand over images ({error.strerror}): "
+            f"{_SHORTAGES[error.errno]}, or set fewer --config.data.num_workers, 0 for none."
         ) from error
     finally:
         chunks.close()

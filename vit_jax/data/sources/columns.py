@@ -1,22 +1,23 @@
 """`config.data.columns`: which columns of a manifest, or keys of its JSON lines, are meant.
 
-path=file_name, label=breed             other names than `path`, `label`, `labels`, `split`
+path=file_name, label=breed             other names than those in `NAMES`
 path=train/{id}.jpg, label=breed        made of a column, with text around it
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 from vit_jax.data.sources.splits import abbreviate
 from vit_jax.errors import DataError
+from vit_jax.kinds import Kind
 
-NAMES = ("path", "label", "labels", "split")
+ANSWERS = ("label", "labels", "target", "targets")  # Of an image: one of them.
+NAMES = ("path", *ANSWERS, "split")
 
 _PART = re.compile(rf"\s*({'|'.join(NAMES)})\s*=\s*([^,]*[^,\s])\s*")
 _FIELD = re.compile(r"\{([^{}]+)\}")
-_EXCLUSIVE = {"label": "labels", "labels": "label"}
 _FILE_NAME = (
     "file_name"  # What `metadata.jsonl` and `metadata.csv` of Hugging Face have for a path.
 )
@@ -30,6 +31,11 @@ def is_columns(value: Any) -> bool:
     return all(found) and len({part[1] for part in found if part}) == len(found)
 
 
+Columns = Annotated[
+    str, Kind(f"NAME=COLUMN,... where NAME is one of {', '.join(NAMES)}; or ''", is_columns)
+]
+
+
 def read_columns(text: str) -> dict[str, str]:
     """The column that each name stands for, where `is_columns`."""
     found = [_PART.fullmatch(part) for part in text.split(",")] if text else []
@@ -38,7 +44,8 @@ def read_columns(text: str) -> dict[str, str]:
 
 def renamed(cells: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
     """A row under the names that manifests know; raises DataError if it lacks a column."""
-    result = {name: cell for name, cell in cells.items() if _EXCLUSIVE.get(name) not in columns}
+    left_out = set(ANSWERS) - columns.keys() if columns.keys() & set(ANSWERS) else set()
+    result = {name: cell for name, cell in cells.items() if name not in left_out}
     if "path" not in cells and _FILE_NAME in cells:
         result["path"] = cells[_FILE_NAME]
     return result | {

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from PIL import Image
 
 from vit_jax import storage
+from vit_jax.data.images.values import NPY_EXTENSION
 from vit_jax.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,14 @@ def is_system(name: str) -> bool:
 def is_image(name: str) -> bool:
     """Whether a file's name says that it is an image, and not a hidden one."""
     return not is_system(name) and name.lower().endswith(IMAGE_EXTENSIONS)
+
+
+def is_array(name: str) -> bool:
+    """Whether a file's name says that it is a NumPy array, and not a hidden one.
+
+    Such files are images where there are none of other formats: beside these they are something else.
+    """
+    return not is_system(name) and name.lower().endswith(NPY_EXTENSION)
 
 
 def holds_run(names: Collection[str]) -> bool:
@@ -128,14 +137,16 @@ class Walk:
             self.directories.append((folder, UNWATCHED))
             return
         self.directories.append((folder, modified))
+        arrays = not any(is_image(name) for name, is_folder in entries if not is_folder)
         for name, is_folder in entries:
             if is_folder:
                 yield from self.images_below(f"{folder}/{name}", above)
-            elif self._is_image(storage.join(path, name), name):
+            elif self._is_image(storage.join(path, name), name, arrays):
                 yield f"{folder}/{name}"
 
-    def _is_image(self, path: str, name: str) -> bool:
-        if is_image(name):
+    def _is_image(self, path: str, name: str, arrays: bool) -> bool:
+        """Whether a file is an image; `arrays`: those of NumPy are."""
+        if is_image(name) or (arrays and is_array(name)):
             return True
         extension = os.path.splitext(name)[1].lower()
         found = extension not in _OTHER_EXTENSIONS and _is_image_inside(path)

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, describe_extensions, is_system
+from vit_jax.data.images.values import NPY_EXTENSION
+from vit_jax.data.sources.contents import IMAGE_EXTENSIONS, describe_extensions, is_array, is_system
 from vit_jax.data.sources.names import Names
 from vit_jax.data.sources.record_index import Arrays, Forward, extents
 from vit_jax.data.sources.split_names import purpose_of
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 _LONGEST_LABEL = 1 << 20  # Bytes, of the file that holds it.
 _DOTS = "a sample's name ends, and the extension begins, at the first dot"
 _HIGHEST_CLASS = 1 << 24
+_IMAGES = (*IMAGE_EXTENSIONS, NPY_EXTENSION)  # What the images of a shard are called.
 
 
 Label = int | list[int]
@@ -78,7 +80,7 @@ def scan(file: Forward) -> Arrays:
 
 def _files(file: Forward) -> tuple[dict[str, Member], dict[str, str]]:
     """The images, and the contents of *.cls and *.json, by name."""
-    images, texts, links = {}, {}, []
+    images, arrays, texts, links = {}, {}, {}, []
     ignored: Counter[str] = Counter()
     for member in members(file):
         name = member.name.lower()
@@ -88,17 +90,23 @@ def _files(file: Forward) -> tuple[dict[str, Member], dict[str, str]]:
             links.append(member.name)
         if not member.is_file:
             continue
-        if not name.endswith((*IMAGE_EXTENSIONS, *_LABEL_EXTENSIONS)):
+        if not name.endswith((*_IMAGES, *_LABEL_EXTENSIONS)):
             ignored[posixpath.splitext(name)[1]] += 1
             continue
-        if member.name in images or member.name in texts:
+        if member.name in images or member.name in arrays or member.name in texts:
             raise DataError(
                 f"{file.path} holds {member.name} twice, the second time at byte {member.start:,}."
             )
-        if name.endswith(IMAGE_EXTENSIONS):
+        if is_array(posixpath.basename(name)):
+            arrays[member.name] = member
+        elif name.endswith(IMAGE_EXTENSIONS):
             images[member.name] = member
         else:
             texts[member.name] = _text(file, member)
+    if images:  # Arrays beside pictures are something else.
+        ignored[NPY_EXTENSION] += len(arrays)
+    else:
+        images = arrays
     if links:
         logger.warning(
             "%s: %d links are left out, such as %s; pack what they lead to, with `tar --dereference "
@@ -107,10 +115,10 @@ def _files(file: Forward) -> tuple[dict[str, Member], dict[str, str]]:
             len(links),
             links[0],
         )
-    if ignored and not texts:  # Samples have what they like beside their image.
+    if +ignored and not texts:  # Samples have what they like beside their image.
         logger.warning(
             "%s: files that are no images, by extension: %s",
-            *(file.path, describe_extensions(ignored)),
+            *(file.path, describe_extensions(+ignored)),
         )
     return images, texts
 
@@ -185,7 +193,7 @@ def _pairs(
     others: dict[str, str] = {}  # Such as KEY.mask.png, by key.
     for name, member in images.items():
         key, extension = split_name(name)
-        if extension not in IMAGE_EXTENSIONS:
+        if extension not in _IMAGES:
             others[key] = name
         elif key in by_key:
             raise DataError(f"{path}: {by_key[key].name} and {name} are two images of one sample.")
@@ -201,7 +209,7 @@ def _pairs(
         if key not in by_key:
             raise DataError(
                 f"{path}: there is {others.get(key, f'a label of {key}')}, but no image {key} with "
-                f"one of {', '.join(IMAGE_EXTENSIONS)}; {_DOTS}."
+                f"one of {', '.join(_IMAGES)}; {_DOTS}."
             )
     return by_key, [labels[key] for key in by_key]
 

@@ -1,0 +1,189 @@
+"""Weights and draws of classes, against scikit-learn and by hand."""
+
+import collections
+import dataclasses
+import pickle
+import re
+
+import numpy as np
+import pytest
+from sklearn.utils.class_weight import compute_class_weight
+
+from tests import tiny
+from tests.stages import Setup, config_with, mesh_of
+from vit_jax.data.balance import balanced_weights, is_class_weights, read_balance, share_out
+from vit_jax.data.dataset import open_dataset, train_order
+from vit_jax.data.loading.order import ClassOrder
+from vit_jax.data.sources.examples import LabelSets, Source
+from vit_jax.errors import ConfigError, DataError
+from vit_jax.objectives.base import Labels, Objective
+from vit_jax.training.overview import describe_run
+from vit_jax.training.step import with_weights
+
+COUNTS = np.array([900, 90, 9, 1])
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(4), COUNTS))
+
+
+def order_of(draws, seed=3, labels=LABELS):
+    members = np.argsort(labels, kind="stable")
+    return ClassOrder(
+        len(labels), seed, members=members, sizes=np.bincount(labels), draws=np.array(draws)
+    )
+
+
+def test_weights_are_scikit_learns():
+    expected = compute_class_weight("balanced", classes=np.arange(4), y=LABELS)
+    np.testing.assert_allclose(balanced_weights(COUNTS), expected)
+    assert balanced_weights([6, 0, 2]) == pytest.approx((8 / 12, 0, 8 / 4))
+
+
+@pytest.mark.parametrize(
+    ("exponent", "expected"),
+    [(1.0, [900, 90, 9, 1]), (0.0, [250] * 4), (0.5, [698, 221, 70, 23])],
+)
+def test_draws_sum_to_an_epoch(exponent, expected):
+    draws = share_out(1000, COUNTS, exponent)
+    assert draws.sum() == 1000
+    scale = 1000 / sum(expected)
+    assert np.abs(draws - np.array(expected) * scale).max() < 1
+    assert share_out(10, np.array([5, 0, 5]), 0.0).tolist() == [5, 0, 5]
+    assert share_out(11, np.array([7, 2, 2]), 0.0).tolist() == [4, 4, 3]
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7])
+def test_each_class_comes_as_often_as_it_should(epoch):
+    indices = order_of([250] * 4).indices(np.arange(1000 * epoch, 1000 * (epoch + 1)))
+    assert np.bincount(LABELS[indices]).tolist() == [250] * 4
+    turns = np.bincount(indices, minlength=1000)
+    for label, count in enumerate(COUNTS):
+        of_class = turns[label == LABELS]
+        assert of_class.max() - of_class.min() <= 2, "twice, at most, at the ends of an epoch"
+        assert of_class.sum() == 250, count
+
+
+def test_no_image_comes_again_before_the_others_of_its_class():
+    order = order_of([250] * 4)
+    drawn = np.sort(order.indices(np.arange(18_000)))  # 18 epochs are 5 of the first class's.
+    counts = collections.Counter(drawn.tolist())
+    assert {counts[index] for index in np.flatnonzero(LABELS == 0)} == {5}
+    assert {counts[index] for index in np.flatnonzero(LABELS == 2)} == {500}
+
+
+def test_any_position_may_be_asked_for_by_any_process():
+    order = pickle.loads(pickle.dumps(order_of([250] * 4)))
+    whole = order.indices(np.arange(5000))
+    scattered = np.random.default_rng(0).integers(0, 5000, 64)
+    np.testing.assert_array_equal(order.indices(scattered), whole[scattered])
+    assert not np.array_equal(order_of([250] * 4, seed=4).indices(np.arange(5000)), whole)
+    assert not np.array_equal(whole[:1000], whole[1000:2000])
+
+
+def test_order_never_changes():
+    """A resumed run must see the order of the version that it was started with."""
+    positions = np.array([0, 1, 2, 999, 123_456])
+    assert order_of([250] * 4).indices(positions).tolist() == [895, 998, 451, 113, 451]
+    large = np.repeat([0, 1], [100_000, 3_000])
+    drawn = order_of([51_500] * 2, labels=large).indices(positions)
+    assert drawn.tolist() == [88409, 101154, 68538, 102270, 101691]
+
+
+@pytest.mark.parametrize("value", ["", "balanced", (1.0, 2), [0, 1]])
+def test_what_weights_may_be(value):
+    assert is_class_weights(value)
+
+
+@pytest.mark.parametrize("value", ["sqrt", (), (0, 0), (1, -1), ("a",), 3, None, (float("nan"),)])
+def test_what_weights_may_not_be(value):
+    assert not is_class_weights(value)
+
+
+def dataset_with(**data):
+    config = tiny.get_config()
+    config.data.update(data)
+    return config, open_dataset(config)
+
+
+def test_a_run_says_what_each_class_counts():
+    config, dataset = dataset_with(class_weights="balanced", sampling="sqrt")
+    counts = np.bincount(dataset.source.labels)
+    line = dataset.balance.describe()[3]
+    weight = 1437 / (10 * counts[3])
+    draws = dataset.balance.draws[3]
+    assert line == f"3: {counts[3]} images, weight {weight:.4g}, {draws} draws an epoch"
+    config.data.cache_gib = 0.1
+    orders = [train_order(config, each) for each in (dataset, open_dataset(config))]
+    first, second = (order.indices(np.arange(64)) for order in orders)
+    np.testing.assert_array_equal(first, second)
+    assert dataset_with()[1].balance is None
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"class_weights": (1.0, 2.0)}, "2 weights; the data has 10 classes"),
+        ({"sampling": "balanced", "shuffle": "blocks"}, "needs --config.data.shuffle=global"),
+    ],
+)
+def test_what_does_not_fit_is_refused(data, message):
+    with pytest.raises(ConfigError, match=message):
+        dataset_with(**data)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stub(Source):
+    """Two examples, with labels as given."""
+
+    labels: np.ndarray | LabelSets | None = dataclasses.field()
+    class_names: tuple[str, ...] = ("a", "b")
+
+    def __len__(self):
+        return 2
+
+
+def test_labels_must_be_at_hand_and_single():
+    data = tiny.get_config().data
+    data.update(sampling="balanced", source="x")
+    with pytest.raises(DataError, match="does not say which classes"):
+        read_balance(data, Stub(None))
+    sets = LabelSets(np.array([0, 1]), np.array([1, 2]), 2)
+    with pytest.raises(ConfigError, match="one class each"):
+        read_balance(data, Stub(sets))
+    data.update(sampling="natural", class_weights=(1.0, 2.0))
+    assert read_balance(data, Stub(np.array([1, 1]))).weights == (1.0, 2.0)
+
+
+# ------------------------------------------------------------------------------------------ runs
+
+
+def test_a_run_draws_by_position_wherever_it_begins():
+    setup = Setup(config_with(**{"data.sampling": "sqrt", "total_steps": 4}), mesh_of(1))
+    whole = [np.asarray(batch["index"]) for batch in setup.batches()]
+    later = [np.asarray(batch["index"]) for batch in setup.experiment.batches(start=2)]
+    np.testing.assert_array_equal(whole[2:], later)
+    assert re.search(
+        r"classes +0: \d+ images, \d+ draws an epoch\n +1:", describe_run(setup.experiment)
+    )
+
+
+@pytest.mark.parametrize("mixup", [0.0, 0.8])
+def test_the_loss_is_the_mean_of_weighted_losses(mixup):
+    weights = tuple(float(number + 1) for number in range(10))
+    keys = {"objective.mixing.mixup_alpha": mixup, "objective.loss": "sigmoid"}
+    plain = Setup(config_with(**keys), mesh_of(1))
+    weighted = Setup(config_with(**{"data.class_weights": weights}, **keys), mesh_of(1))
+    batch = next(plain.batches())
+    prepared = plain.experiment.objective.prepare(with_weights(batch), 0, 0)
+    losses, targets = (
+        np.asarray(plain.experiment.objective.loss(plain.state.params, {}, prepared, None)[0]),
+        np.asarray(plain.experiment.objective.show(prepared)[1]),
+    )
+    assert (targets.max(-1) < 1).any() == bool(mixup)
+    _, metrics = weighted.step(weighted.state, batch)
+    assert float(metrics["loss"]) == pytest.approx(np.mean(losses * (targets @ weights)), rel=1e-4)
+    assert "times the weights of classes" in describe_run(weighted.experiment)
+
+
+def test_an_objective_that_knows_no_weights_refuses_them():
+    labels = Labels(("a", "b"), 2, weights=(1.0, 2.0))
+    with pytest.raises(ConfigError, match="does not weigh classes"):
+        Objective(Objective.Options(), None, labels)

@@ -1,0 +1,169 @@
+"""Distillation against numpy; teachers of another size, order of classes, normalisation, type."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vit_jax
+from tests import tiny
+from tests.runs import read_metrics
+from tests.stages import Setup, mesh_of
+from vit_jax import train
+from vit_jax.checkpoint import restore_params
+from vit_jax.errors import ConfigError
+from vit_jax.model_file import Preprocessing
+from vit_jax.objectives.distillation import divergence
+
+
+def save_teacher(path, *, names=tuple("0123456789"), preprocessing=None, **options):
+    """A random model of the tiny config's kind, with a head that is not zero."""
+    sizes = {"width": 32, "depth": 1, "num_heads": 2, "mlp_width": 64, "channels": 1}
+    options = {"image_size": 8, "num_classes": 10, **sizes, **options}
+    model = vit_jax.create_model("ViT-Ti/2", seed=3, **options)
+    if options["num_classes"]:
+        kernel = jax.random.normal(jax.random.key(1), model.head.kernel.shape)
+        model.head.kernel[...] = kernel
+    model.class_names = names
+    model.preprocessing = preprocessing or Preprocessing()
+    vit_jax.save_model(model, path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    return save_teacher(tmp_path_factory.mktemp("teacher") / "teacher.npz")
+
+
+def make_config(teacher, **values):
+    config = tiny.get_config()
+    config.objective.name, config.init_teacher = "distillation", teacher
+    config.total_steps, config.eval_every_steps, config.schedule.name = 4, 2, "constant"
+    config.update_from_flattened_dict(values)
+    return config
+
+
+def log_softmax(x):
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def test_the_divergence_against_numpy():
+    rng = np.random.default_rng(0)
+    taught, said = rng.normal(size=(2, 5, 7))
+    p, q = log_softmax(taught / 3), log_softmax(said / 3)
+    expected = 9 * (np.exp(p) * (p - q)).sum(-1)
+    np.testing.assert_allclose(divergence(taught, said, 3.0), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_the_loss_against_numpy(teacher, kind):
+    setup = Setup(make_config(teacher), mesh_of(1))
+    values = {"objective.kind": kind, "objective.teacher_weight": 0.75}
+    objective = Setup(make_config(teacher, **values), mesh_of(1)).experiment.objective
+    batch = next(setup.batches())
+    params = jax.tree.map(lambda x: x + 0.01, setup.state.params)
+    loss, _ = objective.loss(params, objective.frozen(), objective.prepare(batch, 0, 0), None)
+    said = np.float64(setup.experiment.network(params, batch["image"]))
+    model = vit_jax.load_model(teacher)
+    taught = np.float64(model(np.float32(batch["image"]) / 255 * 2 - 1))
+    rows, labels = np.arange(len(said)), np.asarray(batch["label"])
+    of_labels = -log_softmax(said)[rows, labels]
+    of_teacher = -log_softmax(said)[rows, taught.argmax(-1)]
+    if kind == "soft":
+        p = log_softmax(taught)
+        of_teacher = (np.exp(p) * (p - log_softmax(said))).sum(-1)
+    np.testing.assert_allclose(loss, 0.25 * of_labels + 0.75 * of_teacher, rtol=1e-4)
+
+
+def test_a_student_that_is_its_teacher_learns_nothing(teacher):
+    config = make_config(teacher, **{"model.depth": 1, "objective.temperature": 2.0})
+    setup = Setup(config, mesh_of(1))
+    objective, batch = setup.experiment.objective, next(setup.batches())
+    frozen = objective.frozen()
+
+    def total(params):
+        return objective.loss(params, frozen, objective.prepare(batch, 0, 0), None)[0].mean()
+
+    loss, gradients = jax.value_and_grad(total)(frozen["teacher"])
+    assert abs(loss) < 1e-5
+    assert max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(gradients)) < 1e-5
+
+
+def test_the_teachers_own_size_classes_and_normalisation_are_honoured(tmp_path):
+    names = tuple("9876543210")
+    preprocessing = Preprocessing(mean=(0.1,), std=(0.3,))
+    path = save_teacher(tmp_path / "t.npz", names=names, preprocessing=preprocessing, image_size=16)
+    objective = Setup(make_config(path), mesh_of(1)).experiment.objective
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8)
+    found = objective._teach(objective.frozen()["teacher"], jnp.asarray(images))
+    large = jax.image.resize(np.float32(images), (4, 16, 16, 1), "linear")
+    expected = vit_jax.load_model(path)((large / 255 - 0.1) / 0.3)[:, ::-1]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_each_head_of_a_student_with_the_token_has_its_own_loss(teacher):
+    """Labels train the class token's head only, the teacher the distillation token's."""
+    for weight, trained, other in (
+        (0.0, "head", "distillation_head"),
+        (1.0, "distillation_head", "head"),
+    ):
+        values = {"model.distillation_token": True, "objective.teacher_weight": weight}
+        setup = Setup(make_config(teacher, **values), mesh_of(1))
+        objective, batch = setup.experiment.objective, next(setup.batches())
+
+        def total(params, objective=objective, batch=batch):
+            prepared = objective.prepare(batch, 0, 0)
+            return objective.loss(params, objective.frozen(), prepared, None)[0].sum()
+
+        gradients = jax.grad(total)(setup.state.params)
+        assert np.abs(gradients[trained]["kernel"]).max() > 0
+        assert np.abs(gradients[other]["kernel"]).max() == 0
+
+
+def test_it_trains_resumes_and_leaves_the_teacher_alone(teacher, tmp_path):
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    values = {
+        "objective.mixing.mixup_alpha": 0.5,
+        "evaluators": "classification | objective(name='o')",
+    }
+    train.run(make_config(teacher, **values), whole)
+    train.run(make_config(teacher, **values, total_steps=2), halves)
+    train.run(make_config(teacher, **values), halves)
+    jax.tree.map(np.testing.assert_array_equal, restore_params(whole, 4), restore_params(halves, 4))
+    last = read_metrics(whole)[-1]
+    assert last["train/teacher_loss"] == pytest.approx(last["train/loss"])
+    assert {"eval/accuracy", "o/teacher_loss", "o/agreement"} <= last.keys()
+    assert "teacher" not in restore_params(whole, 4)
+
+    setup = Setup(make_config(teacher), mesh_of(8, data=2, fsdp=4))
+    before = jax.device_get(setup.frozen)
+    setup.run()
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(setup.frozen), before)
+
+
+def test_its_digest_tells_teachers_apart(teacher, tmp_path):
+    other = save_teacher(tmp_path / "other.npz", depth=2)
+    digests = [
+        Setup(make_config(path), mesh_of(1)).experiment.objective.digest()
+        for path in (teacher, teacher, other)
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_classes": 7, "names": ()}, "tells 7 classes apart"),
+        ({"names": tuple("abcdefghij")}, "does not know the data's class '0'"),
+        ({"channels": 3}, "3 channels"),
+    ],
+)
+def test_teachers_that_do_not_fit_are_refused(options, message, tmp_path):
+    path = save_teacher(tmp_path / "t.npz", **options)
+    with pytest.raises(ConfigError, match=message):
+        train.run(make_config(path), tmp_path / "run", dry_run=True)
+
+
+def test_without_a_teacher_it_says_how_to_name_one(tmp_path):
+    with pytest.raises(ConfigError, match=r"--config\.init_teacher"):
+        train.run(make_config(""), tmp_path, dry_run=True)

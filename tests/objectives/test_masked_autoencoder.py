@@ -1,0 +1,109 @@
+"""MAE against a plain numpy form of its loss; what the encoder sees, and what it costs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.stages import Setup, mesh_of
+from vit_jax import train
+from vit_jax.errors import ConfigError
+
+
+def make_config(**values):
+    config = tiny.get_config()
+    config.objective.name = "masked_autoencoder"
+    config.objective.update(decoder_width=16, decoder_depth=1, decoder_heads=2)
+    config.update_from_flattened_dict(values)
+    return config
+
+
+@pytest.fixture(scope="module")
+def setup():
+    return Setup(make_config(), mesh_of(1))
+
+
+@pytest.fixture(scope="module")
+def batch(setup):
+    return setup.experiment.objective.prepare(next(setup.batches()), 0, 0)
+
+
+def test_kept_and_masked_patches_partition_the_image(batch):
+    assert batch["kept"].shape[1] == 4, "a quarter of 16"
+    together = np.concatenate([batch["kept"], batch["masked"]], axis=1)
+    np.testing.assert_array_equal(np.sort(together), np.tile(np.arange(16), (32, 1)))
+    assert len(np.unique(np.asarray(batch["kept"]), axis=0)) > 16, "each image has its own"
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_the_loss_against_numpy(setup, batch, normalized):
+    config = make_config(**{"objective.normalize_patches": normalized})
+    objective = Setup(config, mesh_of(1)).experiment.objective
+    params = setup.state.params
+    predictions = np.float64(objective._predictions(params, batch, None))
+    images = np.float64(batch["image"]) / 255 * 2 - 1
+    expected = []
+    for image, masked, rows in zip(images, np.asarray(batch["masked"]), predictions, strict=True):
+        errors = []
+        for position in masked:
+            row, column = divmod(position, 4)
+            patch = image[2 * row : 2 * row + 2, 2 * column : 2 * column + 2].ravel()
+            if normalized:
+                patch = (patch - patch.mean()) / np.sqrt(patch.var(ddof=1) + 1e-6)
+            errors.append(np.mean((rows[position] - patch) ** 2))
+        expected.append(np.mean(errors))
+    loss, _ = objective.loss(params, {}, batch, None)
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+
+
+def test_the_model_sees_the_kept_patches_only(setup, batch):
+    objective, params = setup.experiment.objective, setup.state.params
+    before = objective._predictions(params, batch, None)
+    pixels = np.array(batch["image"])
+    for image, masked in zip(pixels, np.asarray(batch["masked"]), strict=True):
+        for row, column in zip(*divmod(masked, 4), strict=True):
+            image[2 * row : 2 * row + 2, 2 * column : 2 * column + 2] = 255
+    after = objective._predictions(params, {**batch, "image": jnp.asarray(pixels)}, None)
+    np.testing.assert_array_equal(before, after)
+    assert (objective.show(batch)[0] == objective.show({**batch, "image": pixels})[0]).all()
+
+
+def test_the_order_of_the_kept_patches_does_not_matter(setup, batch):
+    objective, params = setup.experiment.objective, setup.state.params
+    turned = {**batch, "kept": batch["kept"][:, ::-1], "masked": batch["masked"][:, ::-1]}
+    found, expected = (objective._predictions(params, b, None) for b in (turned, batch))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def flops_of(mask_ratio):
+    config = make_config(
+        **{"objective.mask_ratio": mask_ratio, "model.depth": 8, "model.scan_unroll": 8}
+    )
+    experiment = Setup(config, mesh_of(1)).experiment
+
+    def loss(params, batch):
+        prepared = experiment.objective.prepare(batch, 0, 0)
+        return experiment.objective.loss(params, {}, prepared, None)[0]
+
+    lowered = jax.jit(loss).lower(experiment.state.params, experiment.batch)
+    return lowered.compile().cost_analysis()["flops"]
+
+
+def test_the_encoders_cost_falls_with_the_share_that_is_left_out():
+    """Of 1 + 16 tokens remain 1 + 4 or 1 + 12; an encoder of eight blocks is most of the cost."""
+    assert 0.4 < flops_of(0.75) / flops_of(0.25) < 0.6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model.positions": "relative"}, "needs all of them"),
+        ({"model.name": "Axial-ViT-B/16", "model.patch_size": 2}, "rows and columns"),
+        ({"model.image_size": 2}, "one patch"),
+        ({"objective.decoder_heads": 3}, "divisible"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        train.run(make_config(**change), tmp_path, dry_run=True)

@@ -1,0 +1,83 @@
+"""Runs of the objectives without labels: resumed, on every mesh, measured, fine-tuned from."""
+
+import jax
+import numpy as np
+import pytest
+
+import vit_jax
+from tests import tiny
+from tests.runs import read_metrics
+from tests.stages import Setup, mesh_of
+from vit_jax import train
+from vit_jax.checkpoint import restore_params
+from vit_jax.weights.loading import fit_weights, read_initial_weights
+
+SMALL_DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
+SMALL_HEAD = {"prototypes": 32, "head_width": 16, "bottleneck_width": 8, "local_views": 1}
+OPTIONS = {
+    "masked_patches": {},
+    "masked_autoencoder": SMALL_DECODER,
+    "self_distillation": {**SMALL_HEAD, "local_size": 4},
+}
+OWN = {
+    "masked_patches": "objective/mask",
+    "masked_autoencoder": "objective/head/kernel",
+    "self_distillation": "objective/prototypes/kernel",
+}
+
+
+def make_config(name):
+    config = tiny.get_config()
+    config.objective.name = name
+    config.objective.update(OPTIONS[name])
+    config.total_steps, config.eval_every_steps, config.schedule.name = 4, 2, "constant"
+    return config
+
+
+@pytest.fixture(scope="module", params=OPTIONS)
+def whole(request, tmp_path_factory):
+    """The objective's name, and the workdir of a whole run."""
+    folder = tmp_path_factory.mktemp(request.param)
+    train.run(make_config(request.param), folder)
+    return request.param, folder
+
+
+def test_it_resumes_bit_for_bit_and_measures_itself(whole, tmp_path):
+    name, folder = whole
+    config = make_config(name)
+    config.total_steps = 2
+    train.run(config, tmp_path)
+    train.run(make_config(name), tmp_path)
+    jax.tree.map(
+        np.testing.assert_array_equal, restore_params(tmp_path, 4), restore_params(folder, 4)
+    )
+    records = [record for record in read_metrics(folder) if "eval/loss" in record]
+    assert [record["step"] for record in records] == [2, 4]
+    assert records[-1]["eval/loss"] == read_metrics(tmp_path)[-1]["eval/loss"]
+    assert records[-1]["eval/count"] == 360
+
+
+def test_a_mesh_and_micro_batches_train_alike(whole):
+    name, folder = whole
+    config = make_config(name)
+    config.optimizer.accumulation_steps = 2
+    losses, _, _ = Setup(config, mesh_of(8, data=2, fsdp=4)).run()
+    expected = [r["train/loss"] for r in read_metrics(folder) if "train/loss" in r]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_its_model_fine_tunes_without_what_was_its_own(whole, caplog):
+    name, folder = whole
+    model = vit_jax.load_model(folder)
+    assert model.options.num_classes == 0
+    assert f"skipped  {OWN[name]}" in caplog.text
+    setup = Setup(tiny.get_config(), mesh_of(1))
+    options = setup.experiment.options
+    params, report = fit_weights(
+        read_initial_weights(folder, options), options, setup.abstract.params
+    )
+    rows = {row.name: row.status for row in report.rows}
+    assert rows[OWN[name]] == "skipped"
+    assert rows["head/kernel"] == "fresh"
+    saved = restore_params(folder, 4)
+    np.testing.assert_array_equal(params["norm"]["scale"], saved["norm"]["scale"])

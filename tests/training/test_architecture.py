@@ -1,0 +1,81 @@
+"""A run's architecture, where its config names none."""
+
+import pytest
+
+from vit_jax.config import default_config, model_options
+from vit_jax.errors import CheckpointError
+from vit_jax.model_file import ModelFile, write_model_file
+from vit_jax.models import create_model
+from vit_jax.training.architecture import with_architecture
+from vit_jax.weights.saving import save_model
+
+# Of the function, of its size and of the run.
+OPTIONS = {
+    **{"gelu": "erf", "pooling": "average", "layer_scale": 0.1, "width": 48, "depth": 2},
+    **{"image_size": (32, 48), "channels": 1, "num_registers": 2},
+    **{"dropout_rate": 0.5, "dtype": "bfloat16", "num_classes": 7, "remat": "full"},
+}
+OF_THE_RUN = ("dropout_rate", "dtype", "num_classes", "remat")
+
+
+def config_with(**values):
+    config = default_config()
+    config.update_from_flattened_dict(values)
+    return config
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """A run's, as far as it takes to describe its model."""
+    (tmp_path / "checkpoints").mkdir()
+    write_model_file(tmp_path, ModelFile("ViT-S/16", OPTIONS))
+    return str(tmp_path)
+
+
+def test_a_run_continues_the_model_of_its_weights(workdir):
+    config = with_architecture(config_with(init=workdir))
+    options = model_options(config, 3)
+    for option, value in OPTIONS.items():
+        assert (getattr(options, option) == value) == (option not in OF_THE_RUN), option
+    assert (config.model.name, options.num_heads, options.mlp_width) == ("ViT-S/16", 6, 1536)
+    assert config.model.num_heads is None  # The name says it.
+
+
+def test_what_the_config_sets_wins(workdir):
+    values = {"model.image_size": 64, "model.gelu": "tanh", "model.dropout_rate": 0.1}
+    options = model_options(with_architecture(config_with(init=workdir, **values)), 3)
+    assert (options.image_size, options.gelu, options.dropout_rate) == ((64, 64), "tanh", 0.1)
+    assert options.layer_scale == 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "size"),
+    [
+        (None, "ViT-B/16", 224),
+        ("BiT-R50x1", "BiT-R50x1", 224),
+        ("vit_tiny_patch16_384", "ViT-Ti/16", 384),
+    ],
+)
+def test_a_name_says_the_rest(name, ours, size):
+    config = with_architecture(config_with(**{"model.name": name}))
+    assert (config.model.name, config.model.image_size) == (ours, size)
+    assert config.model.width is None
+
+
+def test_a_named_model_asks_nothing_of_the_weights(workdir):
+    config = with_architecture(config_with(init="absent.npz", **{"model.name": "ViT-S/16"}))
+    assert (config.model.image_size, config.model.gelu) == (224, None)
+
+
+def test_of_a_file_that_is_no_run(tmp_path):
+    model = create_model("ViT-Ti/8", width=192, depth=1, image_size=16, gelu="erf", num_classes=2)
+    save_model(model, tmp_path / "model.safetensors")
+    config = with_architecture(config_with(init=str(tmp_path / "model.safetensors")))
+    assert (config.model.name, config.model.depth, config.model.gelu) == ("ViT-Ti/8", 1, "erf")
+    assert config.model.image_size == (16, 16)
+
+
+def test_a_run_without_a_description(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(CheckpointError, match=r"model\.json is missing"):
+        with_architecture(config_with(init=str(tmp_path)))

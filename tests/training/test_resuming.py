@@ -1,0 +1,170 @@
+"""The values that a run goes on with: recorded ones, but for what the command line sets."""
+
+import json
+
+import pytest
+from etils import epath
+
+from vit_jax.config import default_config, flatten, lookup
+from vit_jax.config_file import chosen_keys
+from vit_jax.earlier import EARLIER
+from vit_jax.errors import CheckpointError, ConfigError
+from vit_jax.training import workdir
+from vit_jax.training.resuming import OF_THIS_START, as_recorded
+
+
+def config_of(**values):
+    config = default_config()
+    config.update_from_flattened_dict(values)
+    return config
+
+
+@pytest.fixture
+def resume(tmp_path):
+    """A function that resumes a run of other values: what the config says, and what was chosen."""
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+
+    def started_with(*without, **values):
+        workdir.record_config(
+            epath.Path(tmp_path),
+            config_of(**values),
+            workdir.Inputs(64, ""),
+            "eval/accuracy",
+            resuming=False,
+        )
+        path = tmp_path / "config.json"
+        content = json.loads(path.read_text())
+        for key in without:  # Of versions that did not know it.
+            *sections, name = f"config.{key}".split(".")
+            del lookup(content, ".".join(sections))[name]
+        path.write_text(json.dumps(content))
+
+        def go_on(*overrides, **now):
+            config = config_of(**now)
+            return as_recorded(config, tmp_path, chosen_keys(overrides))
+
+        return go_on
+
+    return started_with
+
+
+# Of every section, and of every type; a second value for each.
+CHANGES = {
+    "batch_size": 256,
+    "total_epochs": 7.0,
+    "warmup_steps": 9,
+    "keep_checkpoints": 3,
+    "best_metric": "eval/loss",
+    "evaluators": "classification(name='other')",
+    "ema_decay": 0.5,
+    "data.augmentation": "randaug_tf(2, 15)",
+    "data.classes": ("1", "2"),
+    "data.mean": (0.1, 0.2, 0.3),
+    "objective.label_smoothing": 0.1,
+    "objective.mixing.mixup_alpha": 0.2,
+    "model.image_size": (64, 32),
+    "model.dropout_rate": 0.1,
+    "model.remat": "full",
+    "optimizer.b1": 0.5,
+    "optimizer.decay_multipliers": (("head", 0.5), ("kernel$", 1.0)),
+    "optimizer.sharpness.rho": 0.1,
+    "schedule.end": 0.1,
+    "mesh.fsdp": 8,
+    "sweep.learning_rates": (0.1, 0.2),
+}
+
+
+def test_every_key_that_is_not_set_is_as_it_was(resume, caplog):
+    """Whichever of the two was the other's default."""
+    for before, now in ((CHANGES, {}), ({}, CHANGES)):
+        caplog.clear()
+        found = flatten(resume(**before)(**now))
+        for key in CHANGES:
+            expected = flatten(config_of(**before))[key]
+            if expected not in (None, "", "auto") and key not in ("best_metric", "evaluators"):
+                assert found[key] == expected, key
+        (line,) = caplog.messages
+        for key in CHANGES.keys() - {"best_metric"} if now == {} else CHANGES:
+            assert f"config.{key}=" in line
+    assert found["best_metric"] == "eval/accuracy"
+    assert found["optimizer.b1"] == 0.9
+
+
+def test_a_preset_as_it_was_says_nothing(resume, caplog):
+    same = CHANGES | {"best_metric": "auto"}
+    resume(**same)(**same)
+    assert not caplog.messages
+
+
+def test_what_the_command_line_sets_wins(resume, caplog):
+    go_on = resume(**CHANGES)
+    found = go_on("ema_decay=0.75", "total_steps=5", ema_decay=0.75, total_steps=5)
+    assert found.ema_decay == 0.75
+    assert (found.total_steps, found.total_epochs) == (5, 0), "one duration in another unit"
+    assert found.warmup_steps == 9
+    assert "ema_decay" not in caplog.text
+    assert "total" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "key", [key for key in flatten(default_config()) if key.startswith(OF_THIS_START)]
+)
+def test_keys_of_the_machine_and_the_screen_are_the_configs(resume, caplog, key):
+    old = flatten(default_config())[key]
+    other = {bool: True, int: 7, float: 0.5, str: "other"}[type(old)]
+    assert flatten(resume()(**{key: other}))[key] == other
+    assert flatten(resume(**{key: other})())[key] == old
+    assert not caplog.messages
+
+
+def test_another_schedule_takes_no_options_of_the_recorded_one(resume):
+    go_on = resume(
+        **{"schedule.name": "cosine", "schedule.end": 0.25, "schedule.warmup_start": 0.1}
+    )
+    assert go_on().schedule.end == 0.25
+    assert go_on("schedule.name=linear", **{"schedule.name": "linear"}).schedule.end is None
+    assert go_on("schedule.name=cosine").schedule.end == 0.25, "the same one"
+
+
+def test_what_the_run_is_too_old_to_know_is_as_it_was_then(resume, caplog):
+    go_on = resume(*EARLIER)
+    new = {"ema_warmup": False, "optimizer.sharpness.shares": 32, "data.bit_depth": 12}
+    found = flatten(go_on(**new))
+    assert {key: found[key] for key in EARLIER} == EARLIER
+    assert found["data.bit_depth"] == 16, "the default is what versions before the key did"
+    (line,) = caplog.messages
+    assert "config.data.holding_out='hash' (not 'stratified')" in line
+    assert go_on("ema_warmup=False", **new).ema_warmup is False
+
+
+def test_from_python_every_key_was_set_on_purpose_but_for_those_that_it_is_too_old_for(
+    resume, tmp_path
+):
+    resume(*EARLIER, total_steps=2)
+    found = as_recorded(config_of(total_steps=9, ema_decay=0.5), tmp_path)
+    assert (found.total_steps, found.ema_decay) == (9, 0.5)
+    assert {key: flatten(found)[key] for key in EARLIER} == EARLIER
+
+
+def test_without_a_checkpoint_nothing_goes_on(resume, tmp_path):
+    go_on = resume(seed=5)
+    (tmp_path / "checkpoints" / "1").rmdir()
+    assert go_on().seed == 0
+
+
+def test_a_lost_record_is_said_and_a_damaged_one_is_named(resume, tmp_path, caplog):
+    go_on, path = resume(seed=5), tmp_path / "config.json"
+    content = path.read_text()
+    path.unlink()
+    assert go_on().seed == 0
+    assert f"{path} is missing" in caplog.text
+    for damaged in ("[1]", "{", "{}", content.replace('"seed": 5', '"seed": "five"')):
+        path.write_text(damaged)
+        with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
+            go_on()
+
+
+def test_what_is_set_has_to_go_with_what_was_recorded(resume):
+    go_on = resume(**{"optimizer.sharpness.rho": 0.5, "optimizer.sharpness.rho_min": 0.4})
+    with pytest.raises(ConfigError, match=r"rho_min=0\.4: must be at most .*rho=0\.1"):
+        go_on("optimizer.sharpness.rho=0.1", **{"optimizer.sharpness.rho": 0.1})

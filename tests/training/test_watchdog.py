@@ -1,0 +1,49 @@
+import sys
+import time
+
+import pytest
+
+from tests.runs import LIMIT_SECONDS, start
+from vit_jax.training import watchdog
+from vit_jax.training.clock import Clock, Kind
+
+HANGING = """
+import logging, threading
+from vit_jax.training import watchdog
+from vit_jax.training.clock import Clock
+
+def waits_for_a_dead_server():
+    threading.Event().wait()
+
+logging.basicConfig(format="%(message)s")
+watchdog.PARTING_SECONDS = 0
+with watchdog.watching(0.002, Clock()):
+    waits_for_a_dead_server()
+"""
+
+
+def test_a_process_that_hangs_shows_where_and_ends_with_75():
+    process = start(sys.executable, "-c", HANGING)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 75
+    assert output.startswith(
+        "No step, evaluation or save ended within config.watchdog_minutes=0.002"
+    )
+    assert "in waits_for_a_dead_server" in output
+
+
+@pytest.mark.parametrize("minutes", [0, 0.004])
+def test_signs_of_life_and_0_keep_it_still(minutes):
+    ended, clock = [], Clock()
+    with watchdog.watching(minutes, clock, end=ended.append):
+        for _ in range(12):
+            time.sleep(0.03)  # Of 0.24 s that are allowed.
+            clock.begin(Kind.STEPS)
+    assert not ended
+
+
+def test_a_clock_that_stood_before_does_not_count():
+    ended = []
+    with watchdog.watching(10, Clock(since=-1e6), end=ended.append):
+        time.sleep(0.01)
+    assert not ended
