@@ -381,3 +381,19 @@ def test_the_mlp_ratio_gives_the_width_back():
         if name.startswith("ViT-"):
             options = vit_jax.models.model_options(name)
             assert int(options.width * mlp_ratio(options)) == options.mlp_width
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"interpolation": "lanczos"}, "resizes pictures by lanczos, this package by bicubic"),
+        ({"crop_mode": "border"}, "crop_mode='border', this package crops the centre"),
+        ({"input_size": (3, 32, 64)}, "cover a rectangle"),
+        ({"crop_mode": "squash", "input_size": (3, 32, 64)}, ""),
+        ({}, ""),
+    ],
+)
+def test_preprocessing_that_cannot_be_done_here_is_said(change, message):
+    config = {"architecture": "vit_base_patch16_224", "pretrained_cfg": change}
+    assert message in "".join(stated_by_config(config).remarks)
+    assert bool(message) == bool(stated_by_config(config).remarks)

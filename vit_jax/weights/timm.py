@@ -118,7 +118,10 @@ def read(path: str, hints: Hints, prefix: str = "") -> Weights:
         ),
         prefix_choices=prefix_choices(tensors, options),
         stated=dataclasses.replace(
-            stated, options=options, assumed=tuple(assumed), remarks=unused_remarks(unused)
+            stated,
+            options=options,
+            assumed=tuple(assumed),
+            remarks=(*stated.remarks, *unused_remarks(unused)),
         ),
         hints=hints,
         defaults=defaults_of(tensors, bool(stated.name)),

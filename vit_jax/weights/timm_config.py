@@ -283,6 +283,7 @@ def stated_by_config(config: Arguments) -> Stated:
         preprocessing_of(given, min(options["image_size"])),
         names,
         position_resize=position_resize_of(architecture),
+        remarks=preprocessing_remarks(given, options["image_size"]),
         head_order=head_order(arguments) if arguments.get("use_rot_pos_emb") else None,
     )
 
@@ -345,6 +346,21 @@ def translate(architecture: str, arguments: Arguments) -> dict[str, Any]:
                 "package does not compute."
             ) from None
     return options
+
+
+def preprocessing_remarks(given: Arguments, size: tuple[int, int]) -> tuple[str, ...]:
+    """What timm's preprocessing does in a way that this package cannot."""
+    remarks = []
+    if (theirs := given.get("interpolation", "bicubic")) not in INTERPOLATIONS:
+        remarks.append(f"config.json resizes pictures by {theirs}, this package by bicubic")
+    if (mode := given.get("crop_mode", "center")) not in ("center", "squash"):
+        remarks.append(f"config.json has crop_mode={mode!r}, this package crops the centre")
+    elif mode == "center" and size[0] != size[1]:
+        remarks.append(
+            "timm resizes pictures to cover a rectangle before its crop, this package their smaller "
+            "side"
+        )
+    return tuple(remarks)
 
 
 def preprocessing_of(given: Arguments, side: int) -> Preprocessing:
