@@ -51,7 +51,8 @@ setup(
     # The config files travel with the package; a checkout has them beside it.
     packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), *CONFIGS],
     package_dir=CONFIGS,
-    package_data={"vit_jax": ["py.typed"]},  # Its annotations are for others' checkers too.
+    # Its annotations are for others' checkers too.
+    package_data={"vit_jax": ["py.typed", "weights/*.json"]},
     install_requires=REQUIRED,
     extras_require={
         "cuda12": ["jax[cuda12]"],
