@@ -15,6 +15,9 @@ from vit_jax.network import Network
 Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B], ...
 Auxiliary = dict[str, jax.Array]  # named values of each example, [B] or [B, ...]
 
+FORWARD_FLOPS = 2  # Of a multiply-accumulate;
+TRAINING_FLOPS = 6  # with its backward pass, which takes twice as many.
+
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
@@ -135,6 +138,13 @@ class Objective:
         go to `update` only.
         """
         raise NotImplementedError
+
+    def training_flops(self) -> int:
+        """FLOPs of one image's loss and its gradient: products alone, and none of them twice.
+
+        Plans and `train/mfu` are reckoned by it.
+        """
+        return TRAINING_FLOPS * self.network.options.macs()
 
     def update(self, state: dict, params: dict, auxiliary: dict) -> dict:
         """The next `state`, after an update.

@@ -29,7 +29,7 @@ from vit_jax.kinds import Fraction, Positive, Share, one_of
 from vit_jax.models.vit import VisionTransformer
 from vit_jax.network import Network
 from vit_jax.objectives import mixing
-from vit_jax.objectives.base import Auxiliary, Batch, Labels, Objective
+from vit_jax.objectives.base import FORWARD_FLOPS, Auxiliary, Batch, Labels, Objective
 from vit_jax.objectives.losses import make_targets, softmax_cross_entropy
 from vit_jax.parameters import named_leaves
 from vit_jax.weights.loading import load_model
@@ -115,6 +115,10 @@ class Distillation(Objective):
     def values(self) -> tuple[str, ...]:
         """The parts of the loss, and the agreement."""
         return ("label_loss", "teacher_loss", "agreement")
+
+    def training_flops(self) -> int:
+        """Those of the student, and of the teacher's forward pass."""
+        return super().training_flops() + FORWARD_FLOPS * self._teacher.options.macs()
 
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The mixed images, and their targets [B, K] before smoothing."""

@@ -16,7 +16,7 @@ from vit_jax.models.axial import AxialViTOptions
 from vit_jax.models.base import ModelOptions
 from vit_jax.models.patches import PatchOptions
 from vit_jax.models.positions import RELATIVE, STEM
-from vit_jax.models.vit import ViTOptions
+from vit_jax.models.vit import ATTENTION_POOLING, ViTOptions
 
 Grid = tuple[int, int]
 
@@ -49,6 +49,16 @@ def require_patches(options: ModelOptions, objective: str) -> ViTOptions:
             "config.model.patch_dropout_rate=0."
         )
     return options
+
+
+def refuse_layers_of_pooling(model: ViTOptions, objective: str) -> None:
+    """Raises ConfigError for a model with layers behind its tokens, which would not be trained."""
+    if model.pooling == ATTENTION_POOLING or model.representation_size:
+        raise ConfigError(
+            f"config.objective.name={objective!r} looks at tokens and trains no layers of pooling: "
+            "leave config.model.pooling='attention' and config.model.representation_size to "
+            "fine-tuning."
+        )
 
 
 def require_sequence(options: ModelOptions, objective: str) -> ViTOptions:
