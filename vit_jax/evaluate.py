@@ -33,6 +33,7 @@ from vit_jax.command_line import (
     add_image_limit,
     add_model_flags,
     at_least_one,
+    load_by_flags,
     load_classifier,
     named,
     parse_with_overrides,
@@ -46,7 +47,7 @@ from vit_jax.devices import sharding
 from vit_jax.earlier import recorded_values
 from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.escaping import csv_row, printable
-from vit_jax.evaluators import read_evaluators
+from vit_jax.evaluators import Evaluator, read_evaluators
 from vit_jax.evaluators.base import Setting
 from vit_jax.inference import Classifier, Stopwatch, make_classifier, make_transform
 from vit_jax.models.base import ImageClassifier
@@ -217,15 +218,18 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     if is_workdir(task.model):
         step, averaged = find_checkpoint(task.model, flags.checkpoint)
         ema = ema or averaged
-    model = load_classifier(task.model, flags, step, ema=ema)
+    asked = read_evaluators(flags.evaluators) if flags.evaluators.strip() else ()
+    headless = asked and not any(evaluator.NEEDS_HEAD for evaluator in asked)
+    load = load_by_flags if headless else load_classifier
+    model = load(task.model, flags, step, ema=ema)
     classifier, stopwatch = make_classifier(model), Stopwatch()
     setting = open_setting(task, model, classifier, flags, stopwatch)
-    text, params = flags.evaluators.strip(), classifier.params
-    frozen: dict[str, Any] = {}
-    if text and step is not None:
+    evaluators = asked or read_evaluators(evaluators_of(setting.loss))
+    params, frozen = classifier.params, {}
+    if step is not None and any(evaluator.NEEDS_OBJECTIVE for evaluator in evaluators):
         setting, params, frozen = with_objective(setting, params, task.model, step, ema=ema)
     try:
-        metrics = measure(text or evaluators_of(setting.loss), setting, params, frozen)
+        metrics = measure(evaluators, setting, params, frozen)
     except ClassesDifferError as error:
         advice = "" if flags.ignore_class_names else SAME_CLASSES
         raise DataError(f"{task.model} does not fit {error}{advice}") from None
@@ -275,10 +279,12 @@ def open_setting(
     return Setting(classifier.network, dataclasses.replace(data, batch_size=batch_size), loss)
 
 
-def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str, float]:
+def measure(
+    evaluators: Sequence[Evaluator], setting: Setting, params: dict, frozen: dict
+) -> dict[str, float]:
     """Each evaluator's numbers, as in "eval/accuracy"."""
     metrics: dict[str, float] = {}
-    for evaluator in read_evaluators(text):
+    for evaluator in evaluators:
         numbers = evaluator.bind(setting)(params, frozen).numbers
         metrics |= {f"{evaluator.prefix}/{name}": value for name, value in numbers.items()}
     return metrics

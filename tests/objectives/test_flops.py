@@ -27,7 +27,9 @@ def products(experiment, function=None):
     frozen = {**experiment.frozen, **experiment.state.objective}
     batch = jax.eval_shape(lambda b: experiment.objective.prepare(b, 0, 0), experiment.batch)
     program = jax.make_jaxpr(lambda *arguments: function(*arguments, None))
-    return count_products(program(experiment.state.params, frozen, batch).jaxpr) / len(batch["mask"])
+    return count_products(program(experiment.state.params, frozen, batch).jaxpr) / len(
+        batch["mask"]
+    )
 
 
 @pytest.mark.parametrize(

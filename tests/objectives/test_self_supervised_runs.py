@@ -1,5 +1,7 @@
 """Runs of the objectives without labels: resumed, on every mesh, measured, fine-tuned from."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -8,8 +10,9 @@ import vit_jax
 from tests import tiny
 from tests.runs import read_metrics
 from tests.stages import Setup, mesh_of
-from vit_jax import train
+from vit_jax import evaluate, main, predict, train
 from vit_jax.checkpoint import restore_params
+from vit_jax.errors import ConfigError
 from vit_jax.weights.loading import fit_weights, read_initial_weights
 
 SMALL_DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
@@ -55,6 +58,45 @@ def test_it_resumes_bit_for_bit_and_measures_itself(whole, tmp_path):
     assert [record["step"] for record in records] == [2, 4]
     assert records[-1]["eval/loss"] == read_metrics(tmp_path)[-1]["eval/loss"]
     assert records[-1]["eval/count"] == 360
+
+
+def test_it_is_evaluated_without_a_head_and_refused_where_classes_are_needed(
+    whole, tmp_path, capsys
+):
+    _, folder = whole
+    file = tmp_path / "results.json"
+    arguments = ["--evaluators=objective | knn(k=1)", f"--json={file}"]
+    assert evaluate.main([str(folder), *arguments]) == 0
+    metrics = json.loads(file.read_text())[0]["metrics"]
+    assert metrics["eval/loss"] == pytest.approx(read_metrics(folder)[-1]["eval/loss"], rel=1e-5)
+    assert metrics["knn/accuracy"] > 0.15  # Pixels through random weights tell digits apart.
+    for refused in (
+        lambda: evaluate.main([str(folder)]),
+        lambda: evaluate.main([str(folder), "--evaluators=knn | classification(name='c')"]),
+        lambda: predict.main([str(folder), "picture.png"]),
+    ):
+        assert refused() == 2
+        assert "has no head" in capsys.readouterr().err
+    said = main.summary(read_metrics(folder)[-1], str(folder))
+    assert "vit_jax.embed" in said
+    assert "predict" not in said
+    assert "Accuracy" not in said
+
+
+def test_evaluators_of_classes_are_refused_at_the_start(tmp_path):
+    config = make_config("masked_patches")
+    config.evaluators = "objective | classification(name='c')"
+    with pytest.raises(ConfigError, match=r"'c' needs a model that tells classes apart.*probe"):
+        train.run(config, tmp_path, dry_run=True)
+
+
+@pytest.mark.parametrize("name", ["masked_patches", "masked_autoencoder"])
+@pytest.mark.parametrize("layer", [{"pooling": "attention"}, {"representation_size": 8}])
+def test_layers_that_nothing_would_train_are_refused(name, layer, tmp_path):
+    config = make_config(name)
+    config.model.update(layer)
+    with pytest.raises(ConfigError, match=f"{name}.* trains no layers of pooling"):
+        train.run(config, tmp_path, dry_run=True)
 
 
 def test_a_mesh_and_micro_batches_train_alike(whole):

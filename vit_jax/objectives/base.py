@@ -52,6 +52,7 @@ class Objective:
       BEST_METRIC: what the best checkpoint has most of; with "-" before it: least of.
       CLASSIFIES: whether it trains the model's head; else the model has none.
       WEIGHS_CLASSES: whether `loss` heeds `labels.weights`.
+      HAS_TEACHER: whether it learns from the model that `config.init_teacher` names.
     """
 
     @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Objective:
     BEST_METRIC: ClassVar[str] = "eval/accuracy"
     CLASSIFIES: ClassVar[bool] = True
     WEIGHS_CLASSES: ClassVar[bool] = False
+    HAS_TEACHER: ClassVar[bool] = False
 
     def __init__(self, options: Any, network: Network, labels: Labels, teacher: str = ""):
         """Allocates nothing.
@@ -79,6 +81,15 @@ class Objective:
             raise ConfigError(
                 f"config.data.class_weights: {type(self).__name__} does not weigh classes: leave it "
                 "out, or set --config.data.sampling."
+            )
+        if self.HAS_TEACHER and not teacher:
+            raise ConfigError(
+                f"{type(self).__name__} needs a teacher: name its weights by --config.init_teacher."
+            )
+        if teacher and not self.HAS_TEACHER:
+            raise ConfigError(
+                f"config.init_teacher={teacher}: {type(self).__name__} has no teacher: leave it out, "
+                "or set --config.objective.name=distillation."
             )
         self.options, self.network, self.labels = options, network, labels
         self.teacher = teacher

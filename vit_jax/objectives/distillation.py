@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,8 @@ TEACHER = "teacher"
 class Distillation(Objective):
     """The labels' loss and the teacher's, weighted."""
 
+    HAS_TEACHER: ClassVar[bool] = True
+
     @dataclasses.dataclass(frozen=True)
     class Options:
         """The objective's keys of `config.objective`."""
@@ -54,11 +56,6 @@ class Distillation(Objective):
 
     def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
         super().__init__(options, network, labels, teacher)
-        if not teacher:
-            raise ConfigError(
-                "config.objective.name='distillation' needs a teacher: name its weights by "
-                "--config.init_teacher."
-            )
         if labels.several or labels.numeric:
             raise ConfigError(
                 "config.objective.name='distillation' expects one class an image, and the data has "
@@ -68,7 +65,8 @@ class Distillation(Objective):
         structure, params = nnx.split(model)
         self._order = _order_of_classes(model, labels, teacher)
         self._teacher = Network(structure, model.options, model.preprocessing, network.mesh)
-        self._params = nnx.to_pure_dict(params)
+        # In the host's memory: the devices have them once, split as the student's are.
+        self._params = jax.device_get(nnx.to_pure_dict(params))
         if model.options.channels != network.options.channels:
             raise ConfigError(
                 f"config.init_teacher={teacher} sees {model.options.channels} channels, and the "
