@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 import vit_jax
 from tests import tiny
@@ -13,6 +14,7 @@ from tests.stages import Setup, mesh_of
 from vit_jax import evaluate, main, predict, train
 from vit_jax.checkpoint import restore_params
 from vit_jax.errors import ConfigError
+from vit_jax.training.beginning import find_beginning
 from vit_jax.weights.loading import fit_weights, read_initial_weights
 
 SMALL_DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
@@ -60,27 +62,50 @@ def test_it_resumes_bit_for_bit_and_measures_itself(whole, tmp_path):
     assert records[-1]["eval/count"] == 360
 
 
-def test_it_is_evaluated_without_a_head_and_refused_where_classes_are_needed(
-    whole, tmp_path, capsys
-):
+def test_it_is_evaluated_without_a_head(whole, tmp_path):
     _, folder = whole
     file = tmp_path / "results.json"
-    arguments = ["--evaluators=objective | knn(k=1)", f"--json={file}"]
+    arguments = ["--evaluators=objective | knn(k=1)", "--batch_size=32", f"--json={file}"]
     assert evaluate.main([str(folder), *arguments]) == 0
     metrics = json.loads(file.read_text())[0]["metrics"]
     assert metrics["eval/loss"] == pytest.approx(read_metrics(folder)[-1]["eval/loss"], rel=1e-5)
     assert metrics["knn/accuracy"] > 0.15  # Pixels through random weights tell digits apart.
-    for refused in (
-        lambda: evaluate.main([str(folder)]),
-        lambda: evaluate.main([str(folder), "--evaluators=knn | classification(name='c')"]),
-        lambda: predict.main([str(folder), "picture.png"]),
-    ):
-        assert refused() == 2
-        assert "has no head" in capsys.readouterr().err
     said = main.summary(read_metrics(folder)[-1], str(folder))
     assert "vit_jax.embed" in said
     assert "predict" not in said
     assert "Accuracy" not in said
+
+
+def test_a_model_without_a_head_is_refused_where_classes_are_needed(tmp_path, capsys):
+    model, picture = tmp_path / "model.npz", tmp_path / "picture.png"
+    options = {"width": 8, "depth": 1, "num_heads": 1, "mlp_width": 8, "num_classes": 0}
+    vit_jax.save_model(vit_jax.create_model("ViT-Ti/4", image_size=8, channels=1, **options), model)
+    Image.new("L", (8, 8)).save(picture)
+    measured = [str(model), "--source=digits"]
+    for command, arguments in (
+        (evaluate, measured),
+        (evaluate, [*measured, "--evaluators=knn | classification(name='c')"]),
+        (predict, [str(model), str(picture)]),
+    ):
+        assert command.main(arguments) == 2
+        assert "has no head" in capsys.readouterr().err
+
+
+def test_another_objectives_own_parameters_are_not_taken_for_its_own(whole):
+    """A decoder's [mask] may have the shape of an embedding's; names and shapes say nothing."""
+    name, folder = whole
+    other = "masked_autoencoder" if name == "masked_patches" else "masked_patches"
+    for objective, status in ((name, "loaded"), (other, "fresh")):
+        config = make_config(objective)
+        config.init = str(folder)
+        experiment = Setup(config, mesh_of(1)).experiment
+        beginning = find_beginning(config, "", experiment.dataset).fitted(experiment)
+        fresh = [
+            isinstance(leaf, jax.ShapeDtypeStruct)
+            for leaf in jax.tree.leaves(beginning.params["objective"])
+        ]
+        assert fresh == [status == "fresh"] * len(fresh)
+        assert isinstance(beginning.params["norm"]["scale"], np.ndarray)
 
 
 def test_evaluators_of_classes_are_refused_at_the_start(tmp_path):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, UserError
 from vit_jax.kinds import Fraction, Positive, Share, one_of
 from vit_jax.models.vit import VisionTransformer
 from vit_jax.network import Network
@@ -33,6 +34,8 @@ from vit_jax.objectives.base import FORWARD_FLOPS, Auxiliary, Batch, Labels, Obj
 from vit_jax.objectives.losses import make_targets, softmax_cross_entropy
 from vit_jax.parameters import named_leaves
 from vit_jax.weights.loading import load_model
+
+logger = logging.getLogger(__name__)
 
 SOFT, HARD = "soft", "hard"
 TEACHER = "teacher"
@@ -61,7 +64,8 @@ class Distillation(Objective):
                 "config.objective.name='distillation' expects one class an image, and the data has "
                 "images with several, or with numbers."
             )
-        model: Any = load_model(teacher, dtype=options.teacher_dtype)
+        self._warn_of_a_head_without_a_loss()
+        model = _load_teacher(teacher, options.teacher_dtype)
         structure, params = nnx.split(model)
         self._order = _order_of_classes(model, labels, teacher)
         self._teacher = Network(structure, model.options, model.preprocessing, network.mesh)
@@ -73,6 +77,16 @@ class Distillation(Objective):
                 f"student {network.options.channels}: they see the same images."
             )
         self._encode = functools.partial(make_targets, num_classes=labels.num_classes)
+
+    def _warn_of_a_head_without_a_loss(self) -> None:
+        weight = self.options.teacher_weight
+        if getattr(self.network.options, "distillation_token", False) and weight in (0, 1):
+            logger.warning(
+                "config.objective.teacher_weight=%g and model.distillation_token: the %s token's head "
+                "learns from nothing, and half of the logits are its own.",
+                weight,
+                "class" if weight else "distillation",
+            )
 
     def frozen(self) -> dict:
         """The teacher's parameters."""
@@ -153,6 +167,13 @@ class Distillation(Objective):
             return outputs["logits"], outputs["logits"]
         apart = model.classify_apart(outputs["pre_logits"])
         return apart[:, 0], apart[:, 1]
+
+
+def _load_teacher(teacher: str, dtype: str) -> Any:
+    try:
+        return load_model(teacher, dtype=dtype)
+    except UserError as error:
+        raise type(error)(f"config.init_teacher: {error}") from error
 
 
 def divergence(taught: jax.Array, said: jax.Array, temperature: float) -> jax.Array:
