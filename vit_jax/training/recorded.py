@@ -59,8 +59,8 @@ def recorded_objective(workdir: str, network: Network, labels: Labels) -> Object
     """The objective that the run in `workdir` had; raises ConfigError if that cannot be told."""
     with _reading(workdir) as recorded:
         config = default_config()
-        declare_options(config, recorded[f"{SECTION}name"])
-        known = {key for key in recorded if key.startswith(SECTION)} | {"init_teacher"}
+        declare_options(config, recorded.get(f"{SECTION}name", config.objective.name))
+        known = [key for key in recorded if key.startswith(SECTION) or key == "init_teacher"]
         config.update_from_flattened_dict({key: recorded[key] for key in known})
     return objectives.make_objective(config.objective, network, labels, config.init_teacher)
 
