@@ -204,7 +204,8 @@ class MaskedAutoencoder(Objective):
         tokens = model.embed_sequence(patches, keys[0])
         seen = patch_pixels.take(tokens[:, num_prefix:], batch["kept"])
         tokens = constrain(jnp.concatenate([tokens[:, :num_prefix], seen], axis=1))
-        tokens = model.norm(model.encode(tokens, keys[1], constrain)[0])
+        tokens = model.encode(tokens, keys[1], constrain)[0]
+        tokens = model.norm(tokens) if self.model.final_norm else tokens
         decoder = nnx.merge(self.decoder, params[OBJECTIVE])
         return decoder(tokens, batch["kept"], batch["masked"], constrain)
 

@@ -225,7 +225,8 @@ class MaskedPatches(Objective):
         patches = exchanged(patches, own["mask"], batch["sources"])
         tokens = constrain(model.embed_sequence(patches, keys[0]))
         tokens, _ = model.encode(tokens, keys[1], constrain)
-        tokens = model.norm(tokens)[:, self.num_prefix :]
+        tokens = model.norm(tokens) if model.options.final_norm else tokens
+        tokens = tokens[:, self.num_prefix :]
         tokens = patch_pixels.take(tokens, batch["positions"]).astype(jnp.float32)
         predictions = tokens @ own["head"]["kernel"] + own["head"]["bias"]
         pixels = patch_pixels.cut(batch["image"], self.grid)
