@@ -32,11 +32,14 @@ RANDOM = (
     "--config.objective.mixing.mixup_alpha=0.8",
     "--config.data.augmentation=random_erasing(0.3)",
 )
-CONFIG = (
-    *RANDOM,
-    "--config.model.width=128",  # So that the fsdp axis has something to split.
+WIDE = (  # So that the axes of the mesh have something to split.
+    "--config.model.width=128",
     "--config.model.mlp_width=512",
     "--config.model.num_heads=8",
+)
+CONFIG = (
+    *RANDOM,
+    *WIDE,
     "--config.ema_decay=0.9",
     "--config.checkpoint_every_steps=5",
     "--config.keep_checkpoints=10",
@@ -187,8 +190,10 @@ def test_objectives_corrupt_and_cut_alike_on_any_number_of_processes(name, tmp_p
     options = {f"objective.{key}": value for key, value in OBJECTIVES[name].items()}
     options |= {"objective.name": name, "total_steps": 4, "eval_every_steps": 2}
     if name == "distillation":
-        options["init_teacher"] = save_teacher(tmp_path / "teacher.npz", width=128, mlp_width=512)
-    flags = ["--config=tests/tiny.py", *(f"--config.{key}={x}" for key, x in options.items())]
+        wide = {"width": 128, "mlp_width": 512, "num_heads": 8}
+        options["init_teacher"] = save_teacher(tmp_path / "teacher.npz", **wide)
+    flags = ["--config=tests/tiny.py", *WIDE]
+    flags += [f"--config.{key}={value}" for key, value in options.items()]
     assert main.main([*flags, f"--workdir={tmp_path / 'alone'}"]) == 0
     expected = read_metrics(tmp_path / "alone")
     for num_processes, mesh in ((2, DATA), (2, FSDP), (4, MIXED)):
