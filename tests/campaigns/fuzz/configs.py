@@ -63,8 +63,17 @@ TEXTS = (
 )
 
 
+NUMBERS = {
+    bool: ("true", "false"),
+    int: ("0", "1", "2", "3", "8", "16", "64", "1000", "-1"),
+    float: ("0", "0.1", "0.5", "1.0", "2", "1e-3", "-1", "100"),
+}
+
+
 def value(rng: random.Random, present: object) -> str:
     """A text for a key: that of its value changed, a text that some key takes, or an odd value."""
+    if type(present) in NUMBERS and rng.random() < 0.6:
+        return rng.choice(NUMBERS[type(present)])
     match rng.randrange(4):
         case 0:
             text = str(present) or "x"

@@ -51,7 +51,8 @@ class Watch:
     """Notes what this process changes outside a folder, and what it starts."""
 
     def __init__(self) -> None:
-        self.allowed, self.found = "", []
+        self.allowed: tuple[str, ...] = ()
+        self.found: list[str] = []
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, arguments: tuple) -> None:
@@ -63,7 +64,7 @@ class Watch:
             path = arguments[0]
             if isinstance(path, str | bytes | os.PathLike):
                 path = os.path.realpath(os.fsdecode(path))
-                if not path.startswith((self.allowed, os.devnull)):
+                if not path.startswith(self.allowed):
                     self.found.append(f"{event} {path}"[:200])
 
 
@@ -85,20 +86,20 @@ def attempt(target: Target, rng: random.Random, folder: pathlib.Path, watch: Wat
 
     reset_peak()
     before = memory("VmRSS")
-    watch.allowed, watch.found = f"{os.path.realpath(folder)}", []
+    compiled = os.environ.get("JAX_COMPILATION_CACHE_DIR", os.devnull)
+    watch.allowed, watch.found = (os.path.realpath(folder), os.devnull, compiled), []
     try:
         outcome, message = target.trial(rng, folder), ""
     except UserError as error:
-        outcome, message = "refused", str(error)
+        message = str(error)
+        outcome = "refused" if message.strip() else "failed"
     except BaseException:
         outcome, message = "failed", traceback.format_exc(limit=-6)
-    changed, watch.allowed = watch.found, ""
+    changed, watch.allowed = watch.found, ()
     if changed:
         return "failed", f"outside its folder: {changed}"
     if (growth := memory("VmHWM") - before) > target.max_growth_mib:
         return "failed", f"{growth:.0f} MiB ({outcome}: {message[:300]})"
-    if outcome == "refused" and not message.strip():
-        return "failed", "an error without a message"
     return outcome, message
 
 

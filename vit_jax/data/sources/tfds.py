@@ -80,6 +80,8 @@ class Tfds(Source):
         try:
             example = self._features.deserialize_example_np(record, decoders=self._decoders)
             image, label = example["image"], int(self._label.compute(example))
+            if not isinstance(image, bytes):
+                raise TypeError("it has no image")
         except Exception as error:  # Damaged bytes are met with errors of many kinds.
             raise DataError(f"{name}: its record is damaged ({error})") from error
         if not 0 <= label < len(self.class_names):
