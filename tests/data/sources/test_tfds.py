@@ -335,6 +335,15 @@ def test_a_whole_record_that_is_no_example_is_named(records, record):
     assert source[1].label == 1
 
 
+@pytest.mark.parametrize("split", ["train", ""])
+def test_a_damaged_description_is_named(tiny, tmp_path, split):
+    path = tmp_path / "tiny" / "1.0.0" / "dataset_info.json"
+    text = path.read_text()
+    path.write_text(text.replace('"name": "tiny"', '"name": ""'))
+    with pytest.raises(DataError, match=r"tiny.1\.0\.0 cannot be opened .*dataset_info\.json"):
+        open_split(tiny, split)
+
+
 def test_other_tasks_are_refused(tmp_path, data):
     write_dataset(tmp_path, label_key="kind")
     data.source, data.data_dir = "tfds:tiny", str(tmp_path)
