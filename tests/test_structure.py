@@ -19,7 +19,7 @@ LEVELS = (
     "devices models",
     "digests network",
     "checkpoint_errors",
-    "checkpoint weights",
+    "analysis checkpoint weights",
     "data objectives optimizer",
     "evaluators",
     "config",
