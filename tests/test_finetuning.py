@@ -11,7 +11,7 @@ from tests.runs import read_metrics
 from vit_jax import create_model, load_model, save_model, train
 from vit_jax.checkpoint import restore_params
 from vit_jax.errors import CheckpointError, ConfigError, WeightsError
-from vit_jax.training import workdir
+from vit_jax.training import resuming
 from vit_jax.training.architecture import with_architecture
 
 MODEL = {
@@ -73,9 +73,9 @@ def test_other_classes_then_a_higher_resolution_then_the_same_again(tmp_path, ca
     assert load_model(third).options == model.options
 
     config.init = "gone"  # To go on, its description is not needed.
-    again = with_architecture(workdir.as_recorded(config, third))
-    recorded = workdir.read_record(third / "config.json")["config"]
-    assert workdir.as_json(again)["model"] == recorded["model"]
+    again = with_architecture(resuming.as_recorded(config, third))
+    recorded = resuming.read_record(third / "config.json")["config"]
+    assert resuming.as_json(again)["model"] == recorded["model"]
 
 
 def test_weights_are_not_written_over(tmp_path):

@@ -1,6 +1,10 @@
 """Exchanges, counted in a program's text: texts written by hand, and programs compiled here."""
 
+import importlib.util
+import os
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +12,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tests import tiny
-from tests.stages import Setup, mesh_of
+from tests.runs import ROOT
+from tests.stages import Setup, config_with, mesh_of
 from vit_jax.devices.collectives import Collective, collectives
 from vit_jax.devices.topology import open_topology
 from vit_jax.plan import make_plan
@@ -147,12 +152,100 @@ def test_micro_batches_add_up_before_they_are_exchanged(dtype):
     assert plan.memory.parameters <= reduced[0] <= plan.memory.parameters * 1.01
 
 
-def test_gradients_of_a_bfloat16_model_are_reduced_in_float32():
-    """In the program as it is lowered: the CPU's compiler makes every reduction a float32 one."""
-    config = tiny.get_config()
-    config.model.dtype = "bfloat16"
-    experiment = Setup(config, mesh_of(data=8)).experiment
-    text = experiment.step.lower(experiment.state, {}, experiment.batch).as_text()
-    sums = re.findall(r"all_reduce.*?\}\) : \(([^)]*)\)", text, flags=re.DOTALL)
-    assert len(sums) > 20, "one for each parameter"
-    assert not [operand for operand in sums if "bf16" in operand]
+# Of each mesh, what makes its reductions float32 ones.
+MESHES = {
+    "data": {"mesh.data": 8},
+    "fsdp": {"mesh.data": 1, "mesh.fsdp": 8, "optimizer.reduce_once": True},
+    "both": {"mesh.data": 2, "mesh.fsdp": 4, "optimizer.reduce_once": True},
+}
+WIDE = {"model.width": 256, "model.mlp_width": 512, "model.depth": 1, "batch_size": 64}
+REDUCED = re.compile(r"= \(?(\w+)\[([\d,]*)\].*? (all-reduce|reduce-scatter)(?:-start)?\(")
+
+
+def reductions(text):
+    """The element types of what devices sum up, by kind; of arrays, not of single numbers."""
+    kinds = {}
+    for dtype, shape, kind in REDUCED.findall(text):
+        if shape:
+            kinds.setdefault(kind, set()).add(dtype)
+    return kinds
+
+
+def partitioned(experiment, folder):
+    """The program of a step for one device, before the CPU's compiler widens what is bfloat16."""
+    options = {"xla_dump_to": str(folder), "xla_dump_hlo_pass_re": "spmd-partitioning"}
+    lowered = experiment.step.lower(experiment.state, {}, experiment.batch)
+    lowered.compile(compiler_options=options)
+    (path,) = folder.glob("*after_spmd-partitioning*")
+    return path.read_text()
+
+
+@pytest.mark.parametrize("mesh", [*MESHES, "left to the compiler"])
+def test_gradients_of_a_bfloat16_model_are_reduced_in_float32(mesh, tmp_path):
+    """In the program after partitioning; the CPU's final one always does."""
+    values = MESHES.get(mesh, MESHES["both"] | {"optimizer.reduce_once": False})
+    config = config_with(**{**WIDE, "model.dtype": "bfloat16", **values})
+    sizes = {"data": config.mesh.data, "fsdp": config.mesh.fsdp}
+    found = reductions(partitioned(Setup(config, mesh_of(**sizes)).experiment, tmp_path))
+    if mesh not in MESHES:
+        assert "bf16" in found["all-reduce"], "so this is what the test would see"
+        return
+    assert set.union(*found.values()) <= {"f32", "s32"}
+    assert ("reduce-scatter" in found) == (mesh != "data")
+
+
+def test_fsdp_may_gather_and_reduce_once_an_update_instead_of_at_every_micro_batch():
+    """Whole parameters and gradients are then in memory during the update."""
+
+    def plan(micro, once):
+        values = {"optimizer.accumulation_steps": micro, "optimizer.reduce_once": once}
+        config = config_with(**{**WIDE, **MESHES["fsdp"], **values})
+        return make_plan(config, open_topology("gpu:8"))
+
+    kinds = ("all-gather", "all-reduce", "reduce-scatter")
+    once, each = plan(8, once=True), plan(8, once=False)
+    whole = 8 * each.memory.parameters
+    assert exchanged(once, *kinds) < 2.1 * whole
+    assert exchanged(each, *kinds) > 3 * exchanged(once, *kinds)
+    assert once.memory.parameters == each.memory.parameters
+    assert once.memory.temporaries > each.memory.temporaries + whole / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_tpu_reduces_in_float32_once(mesh):
+    """In the TPU compiler's final text, for 1 and for 8 micro-batches."""
+    if not importlib.util.find_spec("libtpu"):
+        pytest.skip("needs libtpu")
+    values = {**WIDE, "model.dtype": "bfloat16", **MESHES[mesh]}
+    sizes = []
+    for micro in (1, 8):
+        text = tpu_program({**values, "optimizer.accumulation_steps": micro})
+        found = reductions(text)
+        assert found
+        assert set.union(*found.values()) <= {"f32", "s32"}
+        exchanges = collectives(text).items()
+        sizes.append(sum(e.size * n for e, n in exchanges if e.kind != "all-gather"))
+        assert ("reduce-scatter" in {e.kind for e, _ in exchanges}) == (mesh != "data")
+    assert sizes[0] == sizes[1]
+
+
+def tpu_program(values):
+    """The final text of a step for v5e:2x4, from a process of its own."""
+    ours = ("XLA_FLAGS", "JAX_PLATFORMS")
+    environment = {key: value for key, value in os.environ.items() if key not in ours}
+    environment |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    environment |= {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    program = (
+        "import sys; from tests.stages import Setup, config_with\n"
+        "from vit_jax.devices import sharding; from vit_jax.devices.topology import open_topology\n"
+        f"config = config_with(**{values!r})\n"
+        "mesh = sharding.build_mesh(config.mesh, open_topology('v5e:2x4').devices)\n"
+        "experiment = Setup(config, mesh).experiment\n"
+        "lowered = experiment.step.lower(experiment.state, {}, experiment.batch)\n"
+        "sys.stdout.write(lowered.compile().as_text())\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

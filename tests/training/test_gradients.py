@@ -1,7 +1,10 @@
-"""Parts of a batch: which rows each has."""
+"""Parts of a batch: which rows each has, and what they come to together."""
 
+import jax
 import numpy as np
+import pytest
 
+from tests.stages import mesh_of, run_on
 from vit_jax.training.gradients import in_order, interleaved
 
 
@@ -13,3 +16,20 @@ def test_micro_batches_take_rows_from_all_over_the_batch():
 
 def test_shares_are_neighbours():
     np.testing.assert_array_equal(in_order(np.arange(8), 2), [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+@pytest.mark.parametrize("axes", [{"fsdp": 4}, {"data": 2, "fsdp": 2}, {"fsdp": 2, "tensor": 2}])
+def test_reducing_once_trains_as_one_device_does(axes):
+    """With dropout, two micro-batches and frozen layers."""
+    values = {
+        **{"model.width": 256, "model.mlp_width": 256, "model.dropout_rate": 0.1},
+        **{"optimizer.accumulation_steps": 2, "optimizer.freeze": "blocks/00/|embedding/bias"},
+        **{"total_steps": 3, "warmup_steps": 0, "optimizer.reduce_once": True},
+    }
+    losses, _, state = run_on(mesh_of(4, **axes), **values)
+    expected, _, whole = run_on(mesh_of(1), **values)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    spec = state.params["blocks"]["mlp"]["dense1"]["kernel"].sharding.spec
+    assert "fsdp" in spec
+    for one, other in zip(*map(jax.tree.leaves, (state.params, whole.params)), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-4)

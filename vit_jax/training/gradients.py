@@ -1,14 +1,14 @@
 """The gradient of an update: of shares of the batch, of micro-batches, summed over the devices.
 
     micro-batch's gradient -> summed over micro-batches -> uphill (SAM) -> summed over shares
-                           -> summed over the `data` axis, once
+                           -> summed over the devices, once
 
 Each function here makes one gradient function of another. Losses carry their examples' weights in
 the whole batch, so that sums over parts of it are its means.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,8 @@ from vit_jax.optimizer.schedules import Schedule
 from vit_jax.optimizer.sharpness import Gradient, num_shares, sharpness_aware
 from vit_jax.parameters import TrainablePart
 
-DATA = "data"  # The mesh's axis over which parameters are copied.
+DATA = "data"  # The mesh's axis over which parameters are copied,
+FSDP = "fsdp"  # and that over which they are split.
 
 
 def make_gradient(
@@ -46,9 +47,13 @@ def make_gradient(
       mesh: of devices.
     """
     options, size = config.optimizer, mesh.shape[DATA]
-    shares = num_shares(options)
+    shares, axes = num_shares(options), reduced_once(options, mesh)
+    specs = jax.tree.map(lambda sharding: within(sharding.spec, axes), shardings)
     gradient = micro_gradient(objective, trainable, shardings)
     gradient = summed(gradient, options.accumulation_steps, mesh, interleaved)
+
+    def whole(gradient: Gradient, num_keys: int = 0) -> Gradient:
+        return summed_over(gradient, mesh, axes, specs, trainable.prune(specs), num_keys=num_keys)
 
     def uphill(gradient: Gradient) -> Gradient:
         return sharpness_aware(gradient, config, schedule, trainable)
@@ -56,12 +61,11 @@ def make_gradient(
     if shares == 1:
         # Else the compiler's own sum is the same, and goes on while the backward pass does.
         differs = options.accumulation_steps > 1 or config.model.dtype == "bfloat16"
-        apart = options.gradient_dtype == "float32" and differs
-        return uphill(summed_over_data(gradient, mesh) if apart else gradient)
+        apart = differs and (options.gradient_dtype == "float32" or options.reduce_once)
+        return uphill(whole(gradient) if apart else gradient)
     if shares % size:  # Some devices work on one share together.
         return summed(uphill(gradient), shares, mesh, in_order)
-    gradient = summed(uphill(gradient), shares // size, mesh, in_order)
-    return summed_over_data(gradient, mesh, num_keys=shares)
+    return whole(summed(uphill(gradient), shares // size, mesh, in_order), shares)
 
 
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:
@@ -143,38 +147,82 @@ def first_key(gradient: Gradient) -> Gradient:
     return with_key
 
 
-def summed_over_data(gradient: Gradient, mesh: Mesh, *, num_keys: int = 0) -> Gradient:
+def reduced_once(options: ConfigDict, mesh: Mesh) -> tuple[str, ...]:
+    """The axes of the mesh along which each device adds up its own gradients to the end."""
+    whole = options.reduce_once and num_shares(options) == 1
+    return tuple(axis for axis in (DATA, *([FSDP] if whole else [])) if mesh.shape[axis] > 1)
+
+
+def within(spec: PartitionSpec, axes: Collection[str]) -> PartitionSpec:
+    """How an array is split over some of the mesh's axes, which rules name one by one."""
+    return PartitionSpec(*(axis if axis in axes else None for axis in spec))
+
+
+def split_dimension(spec: PartitionSpec) -> int | None:
+    """The dimension that is split over the fsdp axis."""
+    return tuple(spec).index(FSDP) if FSDP in spec else None
+
+
+def gathered(x: jax.Array, spec: PartitionSpec) -> jax.Array:
+    """The whole array, of a device's part of it."""
+    dimension = split_dimension(spec)
+    return x if dimension is None else jax.lax.all_gather(x, FSDP, axis=dimension, tiled=True)
+
+
+def reduced(axes: tuple[str, ...], x: jax.Array, spec: PartitionSpec) -> jax.Array:
+    """The sum over the devices along `axes`, of which each keeps its part."""
+    dimension = split_dimension(spec)
+    if dimension is None:
+        return jax.lax.psum(x, axes)
+    x = jax.lax.psum_scatter(x, FSDP, scatter_dimension=dimension, tiled=True)
+    return jax.lax.psum(x, tuple(axis for axis in axes if axis != FSDP))
+
+
+def summed_over(
+    gradient: Gradient,
+    mesh: Mesh,
+    axes: tuple[str, ...],
+    specs: dict,
+    kept: dict,
+    *,
+    num_keys: int = 0,
+) -> Gradient:
     """The loss and gradients of the whole batch, those of devices summed up once, in float32.
 
     Left to the compiler, the sum would be made in the model's type and after each micro-batch. The
-    other axes are left to it.
+    axes that are not among `axes` are left to it.
 
     Args:
-      gradient: of one part of the batch, of as many as the data axis is long.
+      gradient: of one part of the batch, of as many as there are devices along `axes`.
       mesh: of devices.
+      axes: to sum over; with the fsdp axis, parameters are gathered first, for the whole update.
+      specs: how parameters are split over `axes`.
+      kept: the same of the gradients.
       num_keys: split the random key into so many, and give each part of the batch its share of
         them; 0: all draw as the whole batch would.
     """
-    size = mesh.shape[DATA]
-    if size == 1:
+    if not axes:
         return gradient
 
     def local(state: TrainState, frozen: dict, batch: Batch, data: jax.Array) -> tuple:
         key = jax.random.wrap_key_data(data)
-        key = key if num_keys else key_of_part(key, jax.lax.axis_index(DATA))
+        key = key if num_keys else key_of_part(key, jax.lax.axis_index(axes))
+        state = state._replace(params=jax.tree.map(gathered, state.params, specs))
         values, gradients = gradient(state, frozen, batch, key)
-        return jax.lax.psum((values, gradients), DATA)  # The parameters' type: float32.
+        add = functools.partial(reduced, axes)  # In the parameters' type: float32.
+        return jax.lax.psum(values, axes), jax.tree.map(add, gradients, kept)
 
     def whole(state: TrainState, frozen: dict, batch: Batch, key: jax.Array) -> tuple:
         key = jax.random.split(key, num_keys) if num_keys else key
         state = state._replace(opt_state=(), ema=None, objective={})  # Nothing else is needed.
-        everywhere, rows = PartitionSpec(), PartitionSpec(DATA)
+        everywhere, rows = PartitionSpec(), PartitionSpec(axes)
+        states = TrainState(everywhere, specs, (), None, {})
         mapped = jax.shard_map(
             local,
             mesh=mesh,
-            in_specs=(everywhere, everywhere, rows, rows if num_keys else everywhere),
-            out_specs=everywhere,
-            axis_names={DATA},
+            in_specs=(states, everywhere, rows, rows if num_keys else everywhere),
+            out_specs=(everywhere, kept),
+            axis_names=set(axes),
             check_vma=False,
         )
         return mapped(state, frozen, batch, jax.random.key_data(key))

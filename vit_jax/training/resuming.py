@@ -78,6 +78,7 @@ INSTEAD = {
 OF_THIS_START = (
     "note",
     "log_every_steps",
+    "watchdog_minutes",
     "profile.",
     "data.allow_changes",
     "data.index_dir",
@@ -102,8 +103,8 @@ def as_recorded(
     Args:
       config: as its file and the command line have it.
       directory: the workdir; where it has no checkpoint, nothing goes on and the config stays.
-      chosen: the keys that the command line sets; None: all were set on purpose, but for those that
-        the run is too old to know.
+      chosen: the keys that the command line sets; None: all were set on purpose that have a value
+        other than None, but for those that the run is too old to know.
 
     Raises:
       CheckpointError: what the workdir recorded is damaged.
@@ -118,7 +119,9 @@ def as_recorded(
     before = recorded_config(path)
     recorded, now = flatten(as_json(before)), flatten(as_json(config))
     if chosen is None:
-        chosen = now.keys() - (EARLIER.keys() - by_present_names(read_record(path)["config"]))
+        known = by_present_names(read_record(path)["config"])
+        given = {key for key, value in flatten(config).items() if value is not None}
+        chosen = given - (EARLIER.keys() - known.keys())
     names = (key for key in chosen if key.endswith(".name") and recorded[key] != now[key])
     # Options belong to the choice that they were set for: another schedule takes none of them.
     left = (*OF_THIS_START, *(name.removesuffix("name") for name in names))
