@@ -15,20 +15,21 @@ TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 # Modules and rooms of the package, each above all that it may import. A new file of the package's
 # own folder finds its level here; one in a room has the room's.
 LEVELS = (
-    "choices class_mapping console durations errors escaping figures grammar hub kinds model_file nested parameters records sections signals storage tables",
+    "choices class_mapping console durations errors escaping figures grammar hub kinds model_file nested pages parameters records sections signals storage tables",
     "devices models",
     "digests network",
     "checkpoint_errors",
-    "analysis checkpoint weights",
+    "checkpoint weights",
     "data objectives optimizer",
     "evaluators",
     "config",
     "earlier",
     "config_file inference prediction_files recipes",
+    "analysis",
     "training",
     "train",
     "command_line",
-    "benchmark deduplicate evaluate export main plan predict sweep",  # The commands.
+    "analyze benchmark deduplicate evaluate export main plan predict sweep",  # The commands.
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 COMMANDS = len(LEVELS) - 1

@@ -1,36 +1,120 @@
-"""Figures, in one style: a function draws on axes, and its picture comes back as pixels."""
+"""Plots: one style, and their content as pixels, PNG and SVG.
+
+Colours are told apart by colour-blind readers, axes have labels with units, legends stand below the
+axes. A plot is a function that paints on axes; it knows nothing of files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 Axes = Any  # Of matplotlib, which takes a second to import: only those who draw do.
+Figure = Any
+Paint = Callable[[Axes], None]
+Size = tuple[float, float]  # Width and height in inches; 6 fill a phone's width, readable.
+
 DOTS_PER_INCH = 100
+DENSE = 2  # Of files: so many times the dots, for print and for screens that have them.
+SIZE: Size = (6, 4)
+# Of Okabe and Ito (2008), the yellow darker so that lines show on white.
+PALETTE = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#56B4E9",
+    "#CC79A7",
+    "#000000",
+    "#B5A900",
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LEGEND_COLUMNS = 3
+STYLE = {
+    "font.size": 11,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "0.9",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "svg.hashsalt": "vit_jax",  # The same plot is the same file.
+}
 
 
-def draw(paint: Callable[[Axes], None], size: tuple[float, float] = (5, 4)) -> np.ndarray:
-    """The picture, uint8 [H, W, 3], of what `paint` draws on axes of so many inches."""
+class Picture(NamedTuple):
+    """A picture as contents of files."""
+
+    png: bytes
+    svg: bytes = b""  # Of a plot.
+
+
+def draw(paint: Paint, size: Size = (5, 4)) -> np.ndarray:
+    """The pixels, uint8 [H, W, 3], of what `paint` draws on axes of so many inches."""
+    with painted(paint, size) as figure:
+        figure.canvas.draw()
+        return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
+
+
+def plot(paint: Paint, size: Size = SIZE) -> Picture:
+    """What `paint` draws on axes of so many inches, as PNG and SVG."""
+    with painted(paint, size) as figure:
+        png, svg = io.BytesIO(), io.BytesIO()
+        figure.savefig(png, format="png", dpi=DENSE * DOTS_PER_INCH, metadata={"Software": None})
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return Picture(png.getvalue(), svg.getvalue())
+
+
+def picture(pixels: np.ndarray) -> Picture:
+    """Pixels, uint8 [H, W, 3], as PNG."""
+    png = io.BytesIO()
+    Image.fromarray(pixels).save(png, "PNG")
+    return Picture(png.getvalue())
+
+
+@contextmanager
+def painted(paint: Paint, size: Size) -> Iterator[Figure]:
+    """A figure in the style, painted on."""
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    paint(axes)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    cycle = matplotlib.cycler(color=PALETTE)
+    with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycle}):
+        figure = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
+        FigureCanvasAgg(figure)
+        paint(figure.add_subplot())
+        yield figure
+
+
+def add_legend(axes: Axes, title: str = "") -> None:
+    """A legend of all that has a label, below the axes, where it covers no data."""
+    axes.figure.legend(
+        loc="outside lower center", ncols=LEGEND_COLUMNS, title=title or None, fontsize="small"
+    )
+
+
+def paint_matrix(
+    axes: Axes, matrix: np.ndarray, row_label: str, column_label: str, unit: str, **options: Any
+) -> None:
+    """Draws a matrix as colours, with a bar that says what they are; `options` are `imshow`'s."""
+    axes.grid(False)
+    image = axes.imshow(matrix, interpolation="nearest", **options)
+    axes.figure.colorbar(image, label=unit)
+    axes.set(xlabel=column_label, ylabel=row_label)
 
 
 def draw_matrix(matrix: np.ndarray, row_label: str, column_label: str) -> np.ndarray:
     """The picture of a matrix of shares, dark where they are large."""
+    return draw(lambda axes: paint_shares(axes, matrix, row_label, column_label))
 
-    def paint(axes: Axes) -> None:
-        image = axes.imshow(matrix, cmap="Blues", vmin=0, interpolation="nearest")
-        axes.figure.colorbar(image)
-        axes.set(xlabel=column_label, ylabel=row_label)
 
-    return draw(paint)
+def paint_shares(axes: Axes, matrix: np.ndarray, row_label: str, column_label: str) -> None:
+    """Draws a matrix of shares, dark where they are large."""
+    paint_matrix(axes, matrix, row_label, column_label, "share", cmap="Blues", vmin=0)

@@ -5,7 +5,7 @@ positions and patches became (Figures 7 and 10), `tokens` what lies between: sim
 features as colours, relevance for a class, neighbours. Images are as the model takes them.
 """
 
-from vit_jax.analysis.attention import attention_distance, attention_rollout
+from vit_jax.analysis.attention import attention_distance, attention_maps, attention_rollout
 from vit_jax.analysis.embeddings import embedding_filters, position_similarity
 from vit_jax.analysis.tokens import (
     class_relevance,
@@ -17,6 +17,7 @@ from vit_jax.analysis.tokens import (
 
 __all__ = [
     "attention_distance",
+    "attention_maps",
     "attention_rollout",
     "class_relevance",
     "embedding_filters",

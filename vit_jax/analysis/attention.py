@@ -72,7 +72,6 @@ def attention_rollout(model: ImageClassifier, images: jax.Array) -> np.ndarray:
     """
     transformer = require_attention(model, "attention rollout")
     options = transformer.options
-    names = (ATTENTION_WEIGHTS, *((BLOCK_OUTPUTS,) * (options.pooling == ATTENTION_POOLING)))
 
     def rollout(model: VisionTransformer, outputs: dict[str, Any]) -> jax.Array:
         flow = rolled_out(jnp.asarray(outputs[ATTENTION_WEIGHTS]))
@@ -81,7 +80,35 @@ def attention_rollout(model: ImageClassifier, images: jax.Array) -> np.ndarray:
         seen = seen / seen.max(axis=1, keepdims=True)
         return seen.reshape(-1, *options.grid)
 
-    return reduced(transformer, images, names, rollout)
+    return reduced(transformer, images, needed_for_reading(options), rollout)
+
+
+def attention_maps(model: ImageClassifier, images: jax.Array) -> np.ndarray:
+    """The patches that the output would read in each layer, head by head.
+
+    The class token's attention; with average pooling the mean of the patches', with attention
+    pooling their mean by the probe's own.
+
+    Args:
+      model: with attention over all patches.
+      images: as the model takes them, [B, H, W, C].
+
+    Returns:
+      float32 [B, L, H, rows, columns].
+
+    Raises:
+      ConfigError: the model has no such attention.
+    """
+    transformer = require_attention(model, "attention maps")
+    options = transformer.options
+
+    def maps(model: VisionTransformer, outputs: dict[str, Any]) -> jax.Array:
+        weights = jnp.asarray(outputs[ATTENTION_WEIGHTS])
+        readers = reading_weights(model, outputs, weights.shape[1])
+        seen = jnp.einsum("bi,lbhij->blhj", readers, weights)[..., options.num_prefix_tokens :]
+        return seen.reshape(*seen.shape[:3], *options.grid)
+
+    return reduced(transformer, images, needed_for_reading(options), maps)
 
 
 def rolled_out(weights: jax.Array) -> jax.Array:
@@ -94,6 +121,11 @@ def rolled_out(weights: jax.Array) -> jax.Array:
 
     start = jnp.broadcast_to(identity, (weights.shape[1], *identity.shape))
     return jax.lax.scan(through, start, weights)[0]
+
+
+def needed_for_reading(options: Any) -> tuple[str, ...]:
+    """The intermediates that `reading_weights` and attention's figures take."""
+    return (ATTENTION_WEIGHTS, *((BLOCK_OUTPUTS,) * (options.pooling == ATTENTION_POOLING)))
 
 
 def reading_weights(model: VisionTransformer, outputs: dict[str, Any], count: int) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from vit_jax.models.vit import VisionTransformer
 
 MEMORY_BYTES = 2**29  # That the intermediates of a chunk of images may take.
 FLOAT_BYTES = 4
+WORKSPACE = 16  # Of a forward pass, in sizes of the image.
 
 # Parameters' model, and the captured values of some images, to anything with a leading image axis.
 Reduction = Callable[[Any, dict[str, Any]], Any]
@@ -43,7 +45,7 @@ def require_attention(model: ImageClassifier, figure: str) -> VisionTransformer:
 
 
 def reduced(
-    model: VisionTransformer, images: jax.Array, names: tuple[str, ...], reduction: Reduction
+    model: ImageClassifier, images: jax.Array, names: tuple[str, ...], reduction: Reduction
 ) -> Any:
     """A function of each image's intermediates, for all images.
 
@@ -72,12 +74,12 @@ def reduced(
     return jax.tree.map(lambda *chunks: np.concatenate(chunks)[: len(images)], *parts)
 
 
-def chunk_size(model: VisionTransformer, names: tuple[str, ...]) -> int:
+def chunk_size(model: ImageClassifier, names: tuple[str, ...]) -> int:
     """How many images' intermediates fit in `MEMORY_BYTES`; at least one."""
-    options = model.options
-    tokens, per_image = options.num_tokens, 0
+    options: Any = model.options
+    numbers = WORKSPACE * math.prod(options.image_size) * options.channels
     if ATTENTION_WEIGHTS in names:
-        per_image += options.depth * options.num_heads * tokens**2 * FLOAT_BYTES
+        numbers += options.depth * options.num_heads * options.num_tokens**2
     if BLOCK_OUTPUTS in names:
-        per_image += options.depth * tokens * options.width * FLOAT_BYTES
-    return max(1, MEMORY_BYTES // max(per_image, 1))
+        numbers += options.depth * options.num_tokens * options.width
+    return max(1, MEMORY_BYTES // (numbers * FLOAT_BYTES))
