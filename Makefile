@@ -8,8 +8,11 @@ TEST_PROCESSES ?= 2
 MUTANTS ?= 60
 MUTATION_MINUTES ?= 20
 MUTATION_SEED ?= 0
+KILLS ?= 9
+UPDATES ?= 2000
+CAMPAIGN_SEED ?= 0
 
-.PHONY: demo test test-all mutate lint format install clean
+.PHONY: demo test test-all mutate campaign lint format install clean
 
 demo: install
 	$(BIN)/python -m vit_jax.main --config=configs/digits.py --workdir=runs/digits
@@ -22,6 +25,10 @@ test-all: lint
 
 mutate: install
 	$(BIN)/python -m tests.mutation --mutants=$(MUTANTS) --minutes=$(MUTATION_MINUTES) --seed=$(MUTATION_SEED)
+
+campaign: install
+	$(BIN)/python -m tests.campaigns.chaos --kills=$(KILLS) --seed=$(CAMPAIGN_SEED)
+	$(BIN)/python -m tests.campaigns.leaks --updates=$(UPDATES)
 
 lint: install
 	$(BIN)/ruff check .

@@ -56,6 +56,8 @@ setup(
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
         "plan": ["jax[tpu]"],  # libtpu, whose compiler needs no TPU.
+        "wandb": ["wandb>=0.19"],
+        "mlflow": ["mlflow>=3"],
         "dev": [
             "kubernetes-validate>=1.30",
             "mypy>=2.4",

@@ -23,7 +23,7 @@ from vit_jax.recipes.arguments import choose, split_arguments
 from vit_jax.recipes.datasets import IMAGENET
 from vit_jax.recipes.deit import MODELS, deit
 from vit_jax.recipes.models import ALL
-from vit_jax.recipes.starts import held_out, pretraining
+from vit_jax.recipes.starts import big_vision_pixels, held_out, pretraining
 
 
 def get_config(arguments: str = "b16") -> ConfigDict:
@@ -48,6 +48,7 @@ def deit_student(model: str, arguments: str) -> ConfigDict:
 def patient(model: str, arguments: str) -> ConfigDict:
     """The teacher's answers alone, on strong mixtures, for long."""
     config = pretraining(ALL[choose(arguments, model, ALL)], IMAGENET)
+    big_vision_pixels(config)
     held_out(config, train_percent=98)
     config.batch_size = 4096
     config.total_epochs = 1200.0

@@ -18,7 +18,7 @@ from vit_jax.objectives.masked_patches import MEAN_COLOR, TARGETS
 from vit_jax.recipes.arguments import choose, split_arguments
 from vit_jax.recipes.datasets import PRETRAINING
 from vit_jax.recipes.models import TRANSFORMERS
-from vit_jax.recipes.starts import pretraining
+from vit_jax.recipes.starts import big_vision_pixels, pretraining
 
 
 def get_config(arguments: str = "b16") -> ConfigDict:
@@ -26,6 +26,7 @@ def get_config(arguments: str = "b16") -> ConfigDict:
     model, target = split_arguments(arguments, "MODEL[,TARGET]")
     name = TRANSFORMERS[choose(arguments, model or "b16", TRANSFORMERS)]
     config = pretraining(name, PRETRAINING["jft300m"])
+    big_vision_pixels(config)
     config.objective.name = "masked_patches"
     config.objective.target = choose(arguments, target or MEAN_COLOR, TARGETS)
     config.objective.corruption_rate = 0.5

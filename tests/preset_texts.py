@@ -39,6 +39,7 @@ PRESETS = {
     "augreg": [f"{model},{dataset}" for dataset in DEFAULT_LEVELS for model in AUGREG_MODELS]
     + [f"b16,imagenet2012,{level}" for level in LEVELS]
     + [f"b16,imagenet21k,,{part}" for part in ("wd0.03", "drop", "wd0.1+drop", "wd0.03+drop")],
+    "mixer": ["300", "60"],
     "plain_vit": ["90", "150", "300"],
     "deit": list(deit.MODELS),
     "distill": [f"{model},deit" for model in deit.MODELS] + ["r50x1,patient"],

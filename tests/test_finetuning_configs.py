@@ -5,6 +5,7 @@ import pytest
 
 from configs import finetune, transfer, vtab
 from vit_jax.config import model_options, resolved, validate
+from vit_jax.data.images.transforms import preprocessing_of
 from vit_jax.data.sources.labels import LABELS
 from vit_jax.durations import durations
 from vit_jax.errors import ConfigError
@@ -88,6 +89,52 @@ def test_imagenet_at_384_px_is_not_averaged():
     assert (config.model.image_size, config.ema_decay, config.total_steps) == (384, 0.0, 20_000)
 
 
+def pixels_of(config):
+    data = config.data
+    trained = (data.train_crop, data.interpolation, data.antialias)
+    found = preprocessing_of(data)
+    return (*trained, found.crop, found.resize * (found.crop == "center"), found.interpolation)
+
+
+# Big Vision, transfer.py at 2f3f493 (CIFAR with crop=resmall_crop); ImageNet: vision_transformer,
+# input_pipeline.py at d68dd01.
+@pytest.mark.parametrize(
+    ("arguments", "pixels"),
+    [
+        ("b16,cifar10", ("resize_small_crop(448)", "area", False, "center", 448, "area")),
+        ("b16,cifar100", ("resize_small_crop(448)", "area", False, "center", 448, "area")),
+        ("h14,cifar10", ("resize_small_crop(441)", "area", False, "center", 441, "area")),
+        ("b16,oxford_iiit_pet", ("inception", "bilinear", False, "center", 448, "area")),
+        ("b16,oxford_flowers102", ("inception", "bilinear", False, "center", 448, "area")),
+        ("b16,folder:a,b", ("inception", "bilinear", False, "center", 448, "area")),
+        ("b16,imagenet2012", ("inception", "bilinear", False, "resize", 0, "bilinear")),
+        ("b16,imagenet2012,384", ("inception", "bilinear", False, "resize", 0, "bilinear")),
+    ],
+)
+def test_pixels_of_fine_tuning(arguments, pixels):
+    config = finetune.get_config(arguments)
+    assert pixels_of(config) == pixels
+    if arguments.endswith("a,b"):
+        assert config.data.source == "folder:a,b"
+
+
+# vision_transformer, configs/models.py at 0593a59: transformer.dropout_rate.
+@pytest.mark.parametrize("model", ["l16", "h14", "r50_b16", "r50_l32"])
+def test_the_released_configs_dropout_is_an_option(model):
+    assert finetune.get_config(f"{model},cifar10").model.dropout_rate is None
+    assert finetune.get_config(f"{model},cifar10,drop").model.dropout_rate == 0.1
+    both = finetune.get_config(f"{model},imagenet2012,384+drop")
+    assert (both.model.dropout_rate, both.ema_decay) == (0.1, 0.0)
+    assert finetune.get_config(f"{model},imagenet2012,drop").ema_decay == 0.9999
+
+
+def test_vtabs_pixels():
+    assert pixels_of(vtab.get_config("dtd,l16")) == (
+        *("resize_crop(448)", "bilinear", False),
+        *("resize", 0, "bilinear"),
+    )
+
+
 @pytest.mark.parametrize("model", ALL)
 def test_every_model_can_be_fine_tuned(model):
     for config in (finetune.get_config(f"{model},cifar10"), vtab.get_config(f"dtd,{model}")):
@@ -144,6 +191,8 @@ def test_vtab(line):
 @pytest.mark.parametrize(
     ("get_config", "arguments", "message"),
     [
+        (finetune.get_config, "b16,cifar10,384", "384 is of imagenet2012"),
+        (finetune.get_config, "r50x1,cifar10,drop", "BiT-R50x1 has no dropout"),
         (finetune.get_config, "b17,cifar10", "'b17' is not one of ti16, s16"),
         (finetune.get_config, "b16,cifar", "'cifar' is not one of imagenet2012, cifar100, cifar10"),
         (finetune.get_config, "b16,folder:", "name the folder"),

@@ -25,7 +25,8 @@ TRACED = [  # One of each kind; configs that other tests run are not here.
     *(("bit", "r50x1,cifar10,hyperrule"), ("augreg", "b16,imagenet21k,,wd0.1+drop")),
     *(("plain_vit", "90"), ("deit", "b16"), ("deit3", "b16,400"), ("deit3", "b16,400,finetune")),
     *(("deit3", "b16,90"), ("scaling_vit", "g14"), ("sam", "b16")),
-    *(("finetune", "b16,imagenet2012"), ("vtab", "dtd,l16")),
+    *(("finetune", "b16,imagenet2012"), ("finetune", "b16,cifar10"), ("vtab", "dtd,l16")),
+    *(("mixer", "300"), ("deit3", "b16,400,finetune384")),
 ]
 RUN = [("deit3", "b16,400"), ("scaling_vit", "g14"), ("sam", "b16")]
 SMALL = {  # What is set, where a model has it.

@@ -1,14 +1,26 @@
 """The configs of later papers against their sources, written down here a second time.
 
 AugReg (2106.10270), plain ViT (2205.01580), DeiT (2012.12877), DeiT-III (2204.07118), Scaling ViT
-(2106.04560), GSAM (2203.08065), BiT (1912.11370).
+(2106.04560), GSAM (2203.08065), BiT (1912.11370), MLP-Mixer (2105.01601).
 """
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from configs import augreg, bit, deit, deit3, plain_vit, sam, scaling_vit
+from configs import (
+    augreg,
+    bit,
+    deit,
+    deit3,
+    distill,
+    masked_patches,
+    mixer,
+    plain_vit,
+    sam,
+    scaling_vit,
+    vit,
+)
 from vit_jax.config import model_options, resolved, validate
 from vit_jax.data.images.transforms import preprocessing_of
 from vit_jax.durations import durations
@@ -85,6 +97,9 @@ def test_augreg_defaults(model):
         assert options.head_bias == (-6.9 if on_imagenet else -10.0)
         assert options.representation_size == (options.width if on_imagenet else 0)
         assert options.dropout_rate == options.stochastic_depth_rate == 0
+        # Big Vision, models/vit.py: posemb="learn", pool_type="tok". The released files have a row.
+        spread = options.width**-0.5 if on_imagenet else 0.02
+        assert (options.prefix_positions, options.position_std) == (not on_imagenet, spread)
     on_imagenet = augreg.get_config(f"{model},imagenet2012")
     assert on_imagenet.data.num_train_examples == NINETY_NINE_PERCENT
 
@@ -133,6 +148,59 @@ def test_plain_vit(epochs):
     assert (options.width, options.representation_size) == (384, 384)
     assert not options.has_class_token
     assert plain_vit.get_config() == plain_vit.get_config("90")
+
+
+@pytest.mark.parametrize("epochs", [300, 60])
+def test_mixer(epochs):
+    config = mixer.get_config(str(epochs))
+    check(
+        config,
+        batch_size=4096,
+        total_epochs=epochs,
+        warmup_steps=10_000,
+        objective__loss="sigmoid",
+        objective__mixing__mixup_alpha=0.5,
+        data__augmentation="randaug_tf(2, 15)",
+        data__num_train_examples=NINETY_NINE_PERCENT,
+        model__name="Mixer-B/16",
+        model__head_bias=-6.9,
+        model__stochastic_depth_rate=0.1,
+        optimizer__learning_rate=1e-3,
+        optimizer__weight_decay=0.1,
+        optimizer__grad_clip_norm=1.0,
+        schedule__name="linear",
+        schedule__end=1e-5 * 1e-3,  # linear_end is a share of the peak, as GSAM's 0.01 is.
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        *((get_config("b16"), 256) for get_config in (augreg.get_config, sam.get_config)),
+        *((get_config(), 256) for get_config in (mixer.get_config, plain_vit.get_config)),
+        *((get_config(), 256) for get_config in (scaling_vit.get_config, vit.get_config)),
+        (bit.get_config("r50x1,jft300m"), 256),
+        (bit.get_config("r50x1,imagenet21k,sgd"), 256),
+        (augreg.get_config("b16,imagenet21k"), 256),
+        (masked_patches.get_config("b16"), 256),
+        (distill.get_config("r50x1,patient"), 256),
+    ],
+)
+def test_googles_recipes_have_their_pixels(config, size):
+    """pp/ops_image.py: inception_crop is bilinear, not antialiased; resize_small is by area."""
+    data = config.data
+    assert (data.train_crop, data.interpolation, data.antialias) == ("inception", "bilinear", False)
+    found = preprocessing_of(data)
+    assert (found.crop, found.resize, found.interpolation) == ("center", size, "area")
+
+
+def test_other_recipes_pixels_are_antialiased():
+    for config in (deit.get_config("b16"), deit3.get_config("b16,800")):
+        found = preprocessing_of(config.data)
+        assert (found.interpolation, config.data.interpolation) == ("bicubic", "bicubic")
+        assert found.antialias
+    found = preprocessing_of(bit.get_config("r50x1,cifar10,hyperrule").data)
+    assert (found.crop, found.interpolation, found.antialias) == ("resize", "bilinear", False)
 
 
 @pytest.mark.parametrize("model", ["ti16", "s16", "b16"])
@@ -254,6 +322,32 @@ def test_deit3_finetuning(line):
         objective__mixing__cutmix_alpha=1.0,
         model__image_size=224,
         model__stochastic_depth_rate=float(drop_path),
+    )
+
+
+# facebookresearch/deit, README_revenge.md at b001f95: drop path.
+@pytest.mark.parametrize(("model", "drop_path"), [("s16", 0.0), ("b16", 0.15), ("l16", 0.4)])
+def test_deit3_at_384_px(model, drop_path):
+    check(
+        deit3.get_config(f"{model},800,finetune384"),
+        **{"batch_size": 512, "total_epochs": 20, "warmup_epochs": 5},
+        init=f"runs/deit3_{model}_800" + "_224" * (model != "s16"),
+        init_position_resize="bicubic",
+        objective__loss="softmax",
+        objective__label_smoothing=0.1,
+        objective__mixing__mixup_alpha=0.8,
+        objective__mixing__cutmix_alpha=1.0,
+        data__train_crop="random_resized",
+        data__augmentation="randaug_timm",
+        data__repeated_augmentation=1,
+        data__eval_resize=384,
+        model__image_size=384,
+        model__stochastic_depth_rate=drop_path,
+        optimizer__name="adamw",
+        optimizer__learning_rate=1e-5,
+        optimizer__weight_decay=0.1,
+        optimizer__grad_clip_norm=0.0,
+        init_head_map="",
     )
 
 
@@ -419,6 +513,9 @@ def test_the_hyperrule_counts_a_folder(tmp_path):
         (deit3.get_config, "ti16", "'ti16' is not one of s16, b16, l16, h14"),
         (deit3.get_config, "b16,300", "'300' is not one of 400, 800, 90, 240"),
         (deit3.get_config, "b16,400,tune", "'tune' is not one of pretrain, finetune"),
+        (deit3.get_config, "h14,400,finetune384", "to 384 px after ImageNet, with s16, b16, l16"),
+        (deit3.get_config, "b16,90,finetune384", "to 384 px after ImageNet"),
+        (mixer.get_config, "90", "'90' is not one of 300, 60"),
         (scaling_vit.get_config, "l16", "'l16' is not one of g14, G14"),
         (sam.get_config, "l16", "'l16' is not one of s32, s16, b32, b16"),
         (bit.get_config, "r50x1,imagenet2012,adam", "'adam' is not one of sgd, hyperrule"),

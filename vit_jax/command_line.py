@@ -223,12 +223,27 @@ def connect(flags: argparse.Namespace) -> None:
 def load_classifier(
     path: str, flags: argparse.Namespace, step: int | None = None, *, ema: bool = False
 ) -> ImageClassifier:
+    """As `load_by_flags`, for a model that tells classes apart.
+
+    Raises WeightsError if it has no head.
+    """
+    model = load_by_flags(path, flags, step, ema=ema)
+    if not model.options.num_classes:
+        raise WeightsError(f"{path} has no head, so it does not tell classes apart: fine-tune it.")
+    if not np.any(model.head.kernel[...]):
+        logger.warning("The head of %s is all zeros: nothing has been trained with it.", path)
+    return model
+
+
+def load_by_flags(
+    path: str, flags: argparse.Namespace, step: int | None = None, *, ema: bool = False
+) -> ImageClassifier:
     """The model at `path`, by the flags of `add_model_flags`; of a workdir a given step, if any.
 
     With `ema`, its averaged parameters, also where the flags do not ask for them.
 
     Raises:
-      WeightsError: it cannot be read, or has no head.
+      WeightsError: it cannot be read.
       ConfigError: the flags do not fit it.
     """
     if not is_workdir(path) and (flags.ema or flags.checkpoint != "latest"):
@@ -238,9 +253,4 @@ def load_classifier(
         if key in options:
             raise ConfigError(f"--option={key}=...: {key!r} is no option of a model.")
     chosen, averaged = step or flags.checkpoint, flags.ema or ema
-    model = load_model(path, checkpoint=chosen, ema=averaged, **options)
-    if not model.options.num_classes:
-        raise WeightsError(f"{path} has no head, so it does not tell classes apart: fine-tune it.")
-    if not np.any(model.head.kernel[...]):
-        logger.warning("The head of %s is all zeros: nothing has been trained with it.", path)
-    return model
+    return load_model(path, checkpoint=chosen, ema=averaged, **options)

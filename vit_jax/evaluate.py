@@ -14,10 +14,8 @@ import dataclasses
 import io
 import json
 import logging
-import math
 import sys
-import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -50,9 +48,9 @@ from vit_jax.errors import ConfigError, DataError, UserError
 from vit_jax.escaping import csv_row, printable
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.base import Setting
-from vit_jax.inference import Classifier, make_classifier, make_transform
+from vit_jax.inference import Classifier, Stopwatch, make_classifier, make_transform
 from vit_jax.models.base import ImageClassifier
-from vit_jax.objectives.losses import LOSSES
+from vit_jax.objectives import LOSS_NAMES, evaluators_of
 from vit_jax.sections import check
 from vit_jax.training.recorded import with_objective
 from vit_jax.training.workdir import index_directory
@@ -60,7 +58,6 @@ from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
 COLUMNS = ("model", "checkpoint", "data", "images", "accuracy", "top-5", "loss", "images/s")
-DEFAULT_EVALUATORS = "classification"
 # Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
 KEYS = (
     "source",
@@ -138,7 +135,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )
     parser.add_argument(
-        "--loss", choices=tuple(LOSSES), help="default: the one that it was trained with"
+        "--loss", choices=LOSS_NAMES, help="default: the one that it was trained with"
     )
     parser.add_argument(
         "--evaluators", default="", help="default: classification; see docs/evaluation.md"
@@ -187,8 +184,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     check(data, Data, "data.")
     if not data.source:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
-    if flags.split:
-        data.eval_split = flags.split
+    data.eval_split = flags.split or data.eval_split
     if is_workdir(path):  # What the run indexed need not be indexed again.
         data.index_dir = data.index_dir or index_directory(path)
     return Task(path, data, flags.loss or loss)
@@ -202,7 +198,7 @@ def read_run_config(file: str) -> tuple[ConfigDict, str]:
         recorded = recorded_values(config)
         data.update({key: recorded[name] for key in data if (name := f"data.{key}") in recorded})
         loss = recorded["objective.loss"] or ""  # Other objectives have none; the model says one.
-        if loss not in ("", *LOSSES):
+        if loss not in ("", *LOSS_NAMES):
             raise ValueError(f"loss={loss!r}")
         return data, loss
     except FileNotFoundError:
@@ -229,7 +225,7 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     if text and step is not None:
         setting, params, frozen = with_objective(setting, params, task.model, step, ema=ema)
     try:
-        metrics = measure(text or DEFAULT_EVALUATORS, setting, params, frozen)
+        metrics = measure(text or evaluators_of(setting.loss), setting, params, frozen)
     except ClassesDifferError as error:
         advice = "" if flags.ignore_class_names else SAME_CLASSES
         raise DataError(f"{task.model} does not fit {error}{advice}") from None
@@ -256,13 +252,13 @@ def open_setting(
     model: ImageClassifier,
     classifier: Classifier,
     flags: argparse.Namespace,
-    stopwatch: "Stopwatch",
+    stopwatch: Stopwatch,
 ) -> Setting:
     """The setting of evaluators for a model: its function, and its data labelled by its classes."""
     config = task.data.copy_and_resolve_references()
     config.update(on_error="skip", max_skipped=1.0)  # They are counted, and the exit code says so.
     options, mesh, loss = model.options, classifier.network.mesh, task.loss or model.loss
-    if loss not in LOSSES:
+    if loss not in LOSS_NAMES:
         raise ConfigError(f"{task.model} was trained with an unknown loss, {loss!r}: add --loss.")
     data = EvaluationData(
         config=config,
@@ -275,9 +271,8 @@ def open_setting(
         rows=sharding.batch_sharding(mesh),
         watch=stopwatch.time,
     )
-    few = classifier.round_up(len(data.examples()))
-    data = dataclasses.replace(data, batch_size=min(data.batch_size, few))
-    return Setting(classifier.network, data, loss)
+    batch_size = min(data.batch_size, classifier.round_up(len(data.examples())))
+    return Setting(classifier.network, dataclasses.replace(data, batch_size=batch_size), loss)
 
 
 def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str, float]:
@@ -287,26 +282,6 @@ def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str
         numbers = evaluator.bind(setting)(params, frozen).numbers
         metrics |= {f"{evaluator.prefix}/{name}": value for name, value in numbers.items()}
     return metrics
-
-
-class Stopwatch:
-    """Times what is done with batches, but for compiling, which the first one waits for."""
-
-    def __init__(self) -> None:
-        self._images, self._start = 0, math.inf
-
-    def time(self, batches: Generator[dict], count: int) -> Generator[dict]:
-        """The same batches, of `count` images."""
-        self._images += count
-        with contextlib.closing(batches):
-            for batch in batches:
-                yield batch
-                self._start = min(self._start, time.perf_counter())
-
-    @property
-    def images_per_second(self) -> float:
-        """Of all images so far, since the first batch was on its way."""
-        return self._images / (time.perf_counter() - self._start)
 
 
 # ------------------------------------------------------------------------------------- results
@@ -385,12 +360,11 @@ def run(arguments: Sequence[str]) -> int:
             print(row.format(*COLUMNS))
         print(row.format(*cells(task, results[-1])), flush=True)
         for name, value in results[-1].metrics.items():
-            if not name.startswith("eval/"):  # Those are in the row.
+            if name.removeprefix("eval/") not in (*CLASSIFICATION, "skipped"):
                 print(f"  {name} {value:.6g}", flush=True)
         write_results(results, flags)
-    if len(results) < len(tasks):
-        return USER_ERROR
-    return SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
+    complete = SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
+    return complete if len(results) == len(tasks) else USER_ERROR
 
 
 def main(arguments: Sequence[str]) -> int:

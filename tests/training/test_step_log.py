@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from vit_jax.errors import DataError, NonFiniteLossError
-from vit_jax.training.clock import Kind
-from vit_jax.training.step_log import STEPS_IN_FLIGHT, StepLog
+from vit_jax.training.clock import STEPS_IN_FLIGHT, Kind
+from vit_jax.training.step_log import StepLog
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.published import (
 )
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
+from vit_jax.weights.huggingface import stated_by_config
 
 NAMES = ("hf_gelu", "hf_gelu_pytorch_tanh")
 CLASSES = (
@@ -47,6 +48,19 @@ def test_logits_and_names_are_the_librarys(name):
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
     assert model.class_names == CLASSES
     assert model.options.gelu == ("erf" if name == "hf_gelu" else "tanh")
+
+
+@pytest.mark.parametrize(
+    ("name", "gelu"),
+    [
+        ("gelu", "erf"),
+        ("gelu_new", "tanh"),  # All three are 0.5 x (1 + tanh(√(2 / π) (x + 0.044715 x³))).
+        ("gelu_pytorch_tanh", "tanh"),
+        ("gelu_fast", "tanh"),
+    ],
+)
+def test_activations_by_the_librarys_names(name, gelu):
+    assert stated_by_config({"hidden_act": name}).options["gelu"] == gelu
 
 
 @pytest.mark.parametrize("name", NAMES)

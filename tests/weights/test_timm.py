@@ -20,7 +20,7 @@ from tests.published import (
 )
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
-from vit_jax.weights.timm import crop_percentage, mlp_ratio
+from vit_jax.weights.timm import crop_percentage, mlp_ratio, stated_by_config
 
 NAMES = ("timm_token", "timm_gap", "timm_registers_layerscale", "timm_distilled")
 
@@ -230,6 +230,26 @@ def test_the_config_beside_the_file_is_used(tmp_path):
     larger = vit_jax.load_model(tmp_path, image_size=64)
     assert larger.preprocessing.resize == 70
     assert vit_jax.load_model(tmp_path, channels=1).preprocessing.mean == pytest.approx((0.449,))
+
+
+def test_what_a_config_leaves_out_is_timms_default():
+    found = stated_by_config({"architecture": "vit_tiny_patch16_224"}).preprocessing
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    assert found == Preprocessing(mean, std, crop="center", resize=256, interpolation="bicubic")
+
+
+def test_a_models_arguments_are_before_the_rest_of_a_config():
+    """Then the config's own keys: the weights' first configuration says the least."""
+    stated = stated_by_config(
+        {
+            "pretrained_cfg": {"num_classes": 1000, "global_pool": "map", "num_heads": 3},
+            "num_classes": 10,
+            "global_pool": "avg",
+            "model_args": {"global_pool": "token"},
+        }
+    )
+    assert stated.options["pooling"] == "token"
+    assert (stated.options["num_classes"], stated.options["num_heads"]) == (10, 3)
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,12 @@ from vit_jax.evaluators.fewshot import FewShot
 from vit_jax.evaluators.knn import NearestNeighbors
 from vit_jax.evaluators.objective import ObjectiveLoss
 from vit_jax.evaluators.probe import LinearProbe
+from vit_jax.evaluators.regression import Regression
 from vit_jax.grammar import parse
 
 EVALUATORS: dict[str, type[Evaluator]] = {
     "classification": Classification,
+    "regression": Regression,
     "objective": ObjectiveLoss,
     "fewshot": FewShot,
     "knn": NearestNeighbors,

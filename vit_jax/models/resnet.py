@@ -356,6 +356,8 @@ class ResNet(ImageClassifier):
     ) -> tuple[jax.Array, dict[str, Any]]:
         """See `ImageClassifier.features`; there is nothing random, so `key` is not used."""
         x, captured = self.trunk(images, constrain)
-        if self.options.preactivation:
-            x = jax.nn.relu(self.norm(x))
-        return mean_pool(x), captured
+        return mean_pool(self.normalize_tokens(x)), captured
+
+    def normalize_tokens(self, tokens: jax.Array) -> jax.Array:
+        """See `ImageClassifier.normalize_tokens`."""
+        return jax.nn.relu(self.norm(tokens)) if self.options.preactivation else tokens

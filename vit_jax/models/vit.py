@@ -371,8 +371,7 @@ class VisionTransformer(ImageClassifier):
 
         With a distillation token [B, 2R]: the class token's, then that one's.
         """
-        options = self.options
-        tokens = tokens if options.norm_after_pooling else self.norm(tokens)
+        options, tokens = self.options, self.normalize_tokens(tokens)
         if options.pooling == CLASS_TOKEN_POOLING:
             pooled = tokens[:, :2] if options.distillation_token else tokens[:, 0]
         elif options.pooling == AVERAGE_POOLING:

@@ -25,12 +25,14 @@ class Labels:
       num_classes: K.
       several: whether an image has any number of them, so that its label is float32 [K].
       weights: of each of the data's classes in the loss; empty: all are 1.
+      numeric: whether they are no classes but numbers to predict: a label is float32 [K].
     """
 
     names: tuple[str, ...]
     num_classes: int
     several: bool = False
     weights: tuple[float, ...] = ()
+    numeric: bool = False
 
     def name(self, index: int) -> str:
         """A class's name, or its number where names are unknown."""

@@ -59,10 +59,10 @@ class Distillation(Objective):
                 "config.objective.name='distillation' needs a teacher: name its weights by "
                 "--config.init_teacher."
             )
-        if labels.several:
+        if labels.several or labels.numeric:
             raise ConfigError(
                 "config.objective.name='distillation' expects one class an image, and the data has "
-                "images with several."
+                "images with several, or with numbers."
             )
         model: Any = load_model(teacher, dtype=options.teacher_dtype)
         structure, params = nnx.split(model)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from vit_jax.console import format_duration
 
-TIME = (
-    "time/"  # Of the metrics that are seconds of wall time, by `Kind`, over all starts of the run.
-)
+STEPS_IN_FLIGHT = 2  # The host dispatches so many steps ahead of the metrics that it reads.
+TIME = "time/"  # Of metrics that are seconds of wall time, by `Kind`, over all starts of the run.
 
 
 class Kind(enum.StrEnum):

@@ -17,6 +17,7 @@ from vit_jax.errors import ConfigError
 from vit_jax.evaluators.base import Setting
 from vit_jax.network import Network
 from vit_jax.objectives.base import Labels, Objective
+from vit_jax.objectives.regression import REGRESSION_LOSSES
 from vit_jax.parameters import OBJECTIVE
 
 SECTION = "objective."
@@ -34,7 +35,11 @@ def with_objective(
       step: of the checkpoint that `params` are of.
       ema: whether they are the averaged ones.
     """
-    labels = Labels(setting.data.class_names, setting.data.num_classes)
+    labels = Labels(
+        setting.data.class_names,
+        setting.data.num_classes,
+        numeric=setting.loss in REGRESSION_LOSSES,
+    )
     objective = recorded_objective(workdir, setting.network, labels)
     frozen = objective.frozen()
     own: dict = {}

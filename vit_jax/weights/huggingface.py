@@ -39,7 +39,13 @@ ACTIVATIONS = {
 DEFAULT_HEADS, DEFAULT_EPSILON = 12, 1e-12  # the library's, for a config.json without them
 DEFAULT_SIZE = (224, 224)
 SEVERAL_LABELS = "multi_label_classification"
-LOSSES = {SEVERAL_LABELS: "sigmoid"}  # config.json's problem_type -> ours
+LOSSES = {SEVERAL_LABELS: "sigmoid", "regression": "l2"}  # config.json's problem_type -> ours
+PROBLEMS = {
+    "sigmoid": SEVERAL_LABELS,
+    "binary": SEVERAL_LABELS,
+    "l2": "regression",
+    "huber": "regression",
+}
 KNOWN = {  # keys of config.json -> the values that this package can compute with
     "model_type": ("vit",),
     "hidden_act": tuple(ACTIVATIONS),
@@ -201,7 +207,7 @@ def config_of(options: ModelOptions, model_file: ModelFile) -> dict[str, Any]:
         "qkv_bias": True,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        **({} if model_file.loss == DEFAULT_LOSS else {"problem_type": SEVERAL_LABELS}),
+        **({"problem_type": PROBLEMS[model_file.loss]} if model_file.loss in PROBLEMS else {}),
         "id2label": {str(index): name for index, name in enumerate(names)},
         "label2id": {name: index for index, name in enumerate(names)},
     }

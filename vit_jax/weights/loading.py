@@ -122,15 +122,19 @@ def read_initial_weights(
 
 
 def read_description(
-    path: str | os.PathLike[str], hints: Hints, *, cached_only: bool = False
+    path: str | os.PathLike[str],
+    known: Mapping[str, Any],
+    source_grid: tuple[int, int] | None = None,
+    *,
+    cached_only: bool = False,
 ) -> ModelFile:
     """The description of the model at `path`; of a run without reading its parameters.
 
-    Args and errors as of `vit_jax.weights.formats.read_weights`.
+    `known` are options that a file may leave open; others and errors as of `read_initial_weights`.
     """
     if is_workdir(path):
         return read_model_file(path)
-    return read_weights(path, hints, cached_only=cached_only).model_file
+    return read_weights(path, Hints(known, source_grid), cached_only=cached_only).model_file
 
 
 def fit_weights(
