@@ -26,10 +26,11 @@ LEVELS = (
     "earlier",
     "config_file inference model_card prediction_files recipes",
     "analysis",
+    "reports",
     "training",
     "train",
     "command_line",
-    "analyze benchmark deduplicate embed evaluate export main plan predict sweep verify",  # The commands.
+    "analyze benchmark deduplicate embed evaluate export main plan predict report sweep verify",  # The commands.
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 COMMANDS = len(LEVELS) - 1

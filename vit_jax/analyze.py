@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,11 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "model", type=storage.expand, metavar="MODEL", help="a workdir, an export, .npz, ..."
     )
     parser.add_argument(
-        "--images", action="append", default=[], metavar="GLOB", help="a file, a folder or a glob"
+        "--images",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="a file, a folder, a glob, or -",
     )
     parser.add_argument("--output", type=storage.expand, required=True, metavar="DIR")
     parser.add_argument(
@@ -90,11 +95,12 @@ def read_pictures(
     shape = (0, *model.options.image_size, model.options.channels)
     if not inputs:
         return Subject(model, np.zeros(shape, np.uint8)), 0
-    paths = [*find_files(inputs)]
+    paths = [*find_files(inputs, sys.stdin.buffer)]
     chosen = np.unique(np.linspace(0, len(paths) - 1, min(count, len(paths))).round().astype(int))
     transform, budget = make_transform(model, max_image_gib), Budget(int(max_image_gib * 2**30))
     named = enumerate(paths[number] for number in chosen)
-    pictures, names = np.zeros((len(chosen), *shape[1:]), preprocessing_of(model).dtype), []
+    pictures = np.zeros((len(chosen), *shape[1:]), preprocessing_of(model).dtype)
+    names: list[str] = []
     with contextlib.closing(
         read_ahead(lambda item: load(item, transform, budget), named, AHEAD)
     ) as loaded:
@@ -126,7 +132,8 @@ def findings(
 def write(directory: str, name: str, finding: Finding) -> None:
     """Writes a figure's files; raises OSError if it cannot."""
     numbers, text = io.BytesIO(), io.StringIO()
-    np.savez_compressed(numbers, **finding.arrays)
+    arrays: dict[str, Any] = finding.arrays
+    np.savez_compressed(numbers, **arrays)
     csv.writer(text, lineterminator="\n").writerows(map(csv_row, finding.table))
     contents = {
         "npz": numbers.getvalue(),
@@ -159,7 +166,10 @@ def run(arguments: Sequence[str]) -> int:
         why = "What is not defined for this model, or these pictures, and why."
         sections.append(Section("Left out", why, table=[("figure", "reason"), *left_out]))
     path, count = storage.join(flags.output, REPORT), len(subject.pictures)
-    summary = f"{model.name}, {model.options}; {count} pictures of {', '.join(flags.images) or '-'}"
+    size = "×".join(map(str, model.options.image_size))
+    summary = (
+        f"{model.name} at {size} pixels; {count} pictures of {', '.join(flags.images) or '–'}."
+    )
     storage.write(path, render(f"Inside {flags.model}", summary, sections))
     logger.info("%s has all of them.", path)
     return SOME_UNREADABLE if unreadable else DONE

@@ -17,11 +17,11 @@ from PIL import Image
 Axes = Any  # Of matplotlib, which takes a second to import: only those who draw do.
 Figure = Any
 Paint = Callable[[Axes], None]
-Size = tuple[float, float]  # Width and height in inches; 6 fill a phone's width, readable.
+Size = tuple[float, float]  # Width and height in inches; of 5, text is readable on a phone.
 
 DOTS_PER_INCH = 100
 DENSE = 2  # Of files: so many times the dots, for print and for screens that have them.
-SIZE: Size = (6, 4)
+SIZE: Size = (5, 3.6)
 # Of Okabe and Ito (2008), the yellow darker so that lines show on white.
 PALETTE = (
     "#0072B2",
@@ -81,12 +81,12 @@ def picture(pixels: np.ndarray) -> Picture:
 @contextmanager
 def painted(paint: Paint, size: Size) -> Iterator[Figure]:
     """A figure in the style, painted on."""
-    import matplotlib
+    from matplotlib import rc_context, rcsetup
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    cycle = matplotlib.cycler(color=PALETTE)
-    with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycle}):
+    style: Any = {**STYLE, "axes.prop_cycle": rcsetup.cycler(color=PALETTE)}
+    with rc_context(style):
         figure = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
         FigureCanvasAgg(figure)
         paint(figure.add_subplot())

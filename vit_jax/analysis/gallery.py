@@ -56,7 +56,7 @@ def rollout(subject: Subject) -> Finding:
         "stands beside itself, bright where attention ends up. It says where information may come "
         "from, not which class it speaks for. (Figure 6 of the paper.)",
         {"rollout": found, "images": np.array(subject.names)},
-        pairs(subject, [tiles.lit(*each) for each in shown(subject.pictures, found)]),
+        pairs(subject, found, tiles.lit),
     )
 
 
@@ -73,7 +73,7 @@ def maps(subject: Subject) -> Finding:
         axes.set_xticks((np.arange(heads) + 0.5) * (columns + 1) - 1, range(1, heads + 1))
         axes.set_yticks((np.arange(layers) + 0.5) * (rows + 1) - 1, range(1, layers + 1))
 
-    height = 1 + 5 * layers * rows / (heads * columns)
+    height = 1 + 4 * layers * rows / (heads * columns)
     return Finding(
         "Attention by head and layer",
         f"The patches of {subject.names[0]} that the class token attends to (or the patches' mean, or "
@@ -81,7 +81,7 @@ def maps(subject: Subject) -> Finding:
         "that look alike are redundant; one bright patch in all late layers is often a token that the "
         "model uses as a register.",
         {"maps": found, "images": np.array(subject.names[:1])},
-        plot(paint, (6, min(max(height, 2.5), 14))),
+        plot(paint, (5, min(max(height, 2.5), 12))),
     )
 
 
@@ -134,7 +134,7 @@ def positions(subject: Subject) -> Finding:
         "learned that images are flat, a tile is bright around its own patch, and along its row and "
         "column. (Figure 7, centre.)",
         {"similarity": found},
-        plot(paint, (6, 5.5)),
+        plot(paint, (5, 4.6)),
     )
 
 
@@ -178,24 +178,20 @@ def tokens(subject: Subject) -> Finding:
 def colors(subject: Subject) -> Finding:
     """Patches' features as colours."""
     found = analysis.patch_colors(subject.model, subject.images)
-    drawn = [
-        tiles.patches_as_tile(values, image) for image, values in shown(subject.pictures, found)
-    ]
     return Finding(
         "Features as colours",
         "The first three principal components of all patches' last features, as red, green and blue: "
         "patches of like colour have like features, in one picture and in another. Models that have "
         "learned parts of objects give these parts one colour. Colours mean nothing by themselves.",
         {"colors": found, "images": np.array(subject.names)},
-        pairs(subject, drawn),
+        pairs(subject, found, tiles.patches_as_tile),
     )
 
 
 def relevance(subject: Subject) -> Finding:
     """How much each patch speaks for the predicted class."""
     found = analysis.class_relevance(subject.model, subject.images, subject.predictions)
-    drawn = [tiles.coloured(*each) for each in shown(subject.pictures, found)]
-    names = ", ".join(subject.predicted_names[:SHOWN])
+    names = ", ".join(subject.predicted_names[number] for number in chosen(subject))
     return Finding(
         "Relevance for the predicted class",
         "Orange patches speak for the class that the model predicts, blue ones against it, to first "
@@ -206,7 +202,7 @@ def relevance(subject: Subject) -> Finding:
             "classes": np.array(subject.predicted_names),
             "images": np.array(subject.names),
         },
-        pairs(subject, drawn),
+        pairs(subject, found, tiles.coloured),
     )
 
 
@@ -249,7 +245,7 @@ def neighbors(subject: Subject) -> Finding:
     nearest, near = (x[others].reshape(len(features), -1)[:, :count] for x in (order, similarities))
     rows = [
         [tiles.as_tile(subject.pictures[number]) for number in (query, *nearest[query])]
-        for query in range(min(len(features), SHOWN))
+        for query in chosen(subject)
     ]
     return Finding(
         "Nearest neighbours",
@@ -288,16 +284,18 @@ FIGURES: dict[str, Callable[[Subject], Finding]] = {
 }
 
 
-def shown(images: np.ndarray, values: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The first images with what was computed of each."""
-    return [*zip(images[:SHOWN], values[:SHOWN], strict=True)]
+def chosen(subject: Subject) -> list[int]:
+    """The pictures that are shown: some of all, evenly spread."""
+    count = len(subject.pictures)
+    return np.linspace(0, count - 1, min(count, SHOWN)).round().astype(int).tolist()
 
 
-def pairs(subject: Subject, drawn: Sequence[np.ndarray]) -> Picture:
-    """The first pictures, each beside what was drawn of it."""
+def pairs(subject: Subject, values: np.ndarray, drawn: Callable[..., np.ndarray]) -> Picture:
+    """Some pictures, each beside the tile that is drawn of it and its values."""
     beside = [
-        tiles.side_by_side([tiles.as_tile(image), other])
-        for image, other in zip(subject.pictures, drawn, strict=False)
+        tiles.side_by_side([tiles.as_tile(image), drawn(image, values[number])])
+        for number in chosen(subject)
+        for image in [subject.pictures[number]]
     ]
     return picture(tiles.in_rows(beside, PAIRS_IN_A_ROW))
 
@@ -343,6 +341,6 @@ def scatter(subject: Subject, points: np.ndarray, title: str, axis: str, reading
         title,
         reading + source,
         {"points": points, "classes": classes, "images": np.array(subject.names)},
-        plot(paint, (6, 5.5)),
+        plot(paint, (5, 4.6)),
         [("image", "class", "x", "y"), *((name, label, *point) for name, label, point in rows)],
     )

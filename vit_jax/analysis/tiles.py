@@ -54,8 +54,8 @@ def coloured(image: np.ndarray, values: np.ndarray) -> np.ndarray:
     return ((1 - alpha) * grey + alpha * tint).astype(np.uint8)
 
 
-def patches_as_tile(colors: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """Colours 0 … 1 of patches [rows, columns, 3], as large as an image's tile."""
+def patches_as_tile(image: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """A tile as large as an image's, of colours 0 … 1 of its patches [rows, columns, 3]."""
     size = tile_size(image.shape[:2])
     pixels = Image.fromarray((WHITE * colors).astype(np.uint8))
     return np.asarray(pixels.resize(size, Image.Resampling.NEAREST))
