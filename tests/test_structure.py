@@ -29,8 +29,9 @@ LEVELS = (
     "reports",
     "training",
     "train",
+    "studies",
     "command_line",
-    "analyze benchmark deduplicate embed evaluate export main plan predict report sweep verify",  # The commands.
+    "analyze benchmark deduplicate embed evaluate export main plan predict report study sweep verify",  # The commands.
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 COMMANDS = len(LEVELS) - 1

@@ -87,9 +87,15 @@ def draw_curves(found: dict[str, tuple[np.ndarray, np.ndarray]], label: str) -> 
         for name, (steps, values) in found.items():
             axes.plot(steps, values, "o-" if len(steps) <= MARKED else "-", ms=4, label=name)
         axes.set(xlabel="step (updates)", ylabel=label)
-        add_legend(axes)
+        if len(found) > 1:
+            add_legend(axes)
 
     return plot(paint)
+
+
+def short(number: float) -> str:
+    """A number of any size in few characters."""
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
 
 
 def time_section(records: Sequence[dict[str, Any]]) -> Section | None:
@@ -112,9 +118,7 @@ def time_section(records: Sequence[dict[str, Any]]) -> Section | None:
         "exaFLOPs of training": "train/exaflops",
         "images seen": "train/examples",
     }
-    measured = [
-        f"{what} {float(last[name]):,.4g}" for what, name in costs.items() if last.get(name)
-    ]
+    measured = [f"{what} {short(last[name])}" for what, name in costs.items() if last.get(name)]
     text = (
         f"{last['step']:,} updates; {', '.join(measured)}. Wall time over all starts of the run; lost "
         "is what restarts did again. Energy is not measured."

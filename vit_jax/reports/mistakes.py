@@ -85,18 +85,22 @@ def surest_mistakes(model: ImageClassifier, found: Answers, labelled: LabelledSp
     if not worst:
         return Section(title, "It made none.")
     source, transform = labelled.split.source, labelled.split.data.transform
-    examples = [*source.fetch(found.index[worst].tolist())]
-    read = [n for n, example in enumerate(examples) if isinstance(example, Example)]
-    pictures = np.stack([transform(examples[n].image) for n in read])
+    examples = source.fetch(found.index[worst].tolist())
+    read = [
+        (row, transform(example.image))
+        for row, example in zip(worst, examples, strict=True)
+        if isinstance(example, Example)
+    ]
+    pictures = np.stack([image for _, image in read])
     rows = [
         (
-            f"{number + 1}",
-            source.name_of(int(found.index[worst[n]])),
-            describe_label(found.label[worst[n]], names),
-            names[found.prediction[worst[n]]] if found.prediction[worst[n]] != NONE else "–",
-            f"{found.probability[worst[n]]:.1%}",
+            f"{number}",
+            source.name_of(int(found.index[row])),
+            describe_label(found.label[row], names),
+            names[found.prediction[row]] if found.prediction[row] != NONE else "–",
+            f"{found.probability[row]:.1%}",
         )
-        for number, n in enumerate(read)
+        for number, (row, _) in enumerate(read, 1)
     ]
     drawn, text = with_attention(model, pictures)
     head = ("", "image", "label", "prediction", "probability")
