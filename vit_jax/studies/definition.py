@@ -25,7 +25,7 @@ class Study:
       title: of its report.
       config: FILE[:ARGUMENTS], as for `vit_jax.main`.
       models: the overrides of each model, by its name. Names that begin alike, up to a colon, are
-        one family and share a line in figures: "ViT: small", "ViT: large".
+        one family and share a line against compute: "ViT: small", "ViT: large".
       sizes: training images, a fair sample of so many; 0: all.
       schedules: the overrides of each schedule, by its name.
       seeds: of the runs; figures have their mean, and the range between lowest and highest.
@@ -78,9 +78,14 @@ class Cell:
     overrides: Overrides
 
     @property
-    def line(self) -> str:
-        """The line of figures that it is a point of: its model's family, and its schedule."""
-        return ", ".join(filter(None, (self.model.partition(":")[0], self.schedule)))
+    def name(self) -> str:
+        """Its model and schedule."""
+        return ", ".join(filter(None, (self.model, self.schedule)))
+
+    @property
+    def family(self) -> str:
+        """Its model's family."""
+        return self.model.partition(":")[0]
 
     @property
     def folder(self) -> str:

@@ -6,7 +6,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,114 +19,133 @@ from vit_jax.studies.definition import Cell, Study
 EXAFLOPS, DEVICE_HOURS = "train/exaflops", "train/device_hours"
 ALL = "all"  # Images, where the size is 0.
 FAILED_AT = 0.03  # Of the axes' height, where failed cells are marked.
+MARKS = "Points are means over seeds, bands reach from the lowest to the highest."
 
 Outcomes = dict[Cell, Outcome]
-Place = Callable[[Cell, Outcome], float | None]  # On the horizontal axis.
+
+
+def size_of(study: Study, cell: Cell, outcome: Outcome) -> float | None:
+    """A cell's training images; where it takes all, how many these are is not known here."""
+    del outcome
+    return cell.size if len(study.sizes) > 1 and cell.size else None
+
+
+def exaflops_of(study: Study, cell: Cell, outcome: Outcome) -> float | None:
+    """The compute of a done cell, of those with most images."""
+    largest = 0 if 0 in study.sizes else max(study.sizes)
+    return outcome.numbers.get(EXAFLOPS) if cell.size == largest else None
+
+
+class View(NamedTuple):
+    """A figure of a study.
+
+    Attributes:
+      name: of its files.
+      title, text: of its section.
+      label: of the horizontal axis, with its unit.
+      position: (study, cell, outcome) -> where a cell stands on it; None: it does not.
+      line: the cells that share one.
+    """
+
+    name: str
+    title: str
+    text: str
+    label: str
+    position: Callable[[Study, Cell, Outcome], float | None]
+    line: Callable[[Cell], str]
+
+
+VIEWS = (
+    View(
+        "size",
+        "Against the number of training images",
+        f"{MARKS} A cross at the bottom is a cell that failed. (Figures 3 and 4 of the paper.)",
+        "training images",
+        size_of,
+        lambda cell: cell.name,
+    ),
+    View(
+        "exaflops",
+        "Against compute",
+        f"{MARKS} Compute is that of training: three times the forward pass's multiply-adds, two "
+        "operations each; of the cells with most images. (Figures 5, 8 and 13 of the paper.)",
+        "training compute (exaFLOPs)",
+        exaflops_of,
+        lambda cell: cell.family,
+    ),
+)
 
 
 def sections(study: Study, outcomes: Outcomes) -> list[tuple[str, Section]]:
-    """The sections of a study's report, each with the name of its picture's file, if it has one."""
-    counts = {
-        status: sum(o.status == status for o in outcomes.values()) for status in (DONE, FAILED)
-    }
-    missing = len(outcomes) - sum(counts.values())
-    state = f"Of {len(outcomes)} cells {counts[DONE]} are done, {counts[FAILED]} failed"
-    state += f", {missing} are missing." if missing else "."
-    marks = "Points are means over seeds, bands reach from the lowest to the highest."
-    found = [
-        ("", Section("Results", f"{study.notes} {state}".strip(), table=table(study, outcomes)))
-    ]
-    if len(study.sizes) > 1 and counts[DONE]:
-        text = (
-            f"{marks} A cross at the bottom is a cell that failed. (Figures 3 and 4 of the paper.)"
-        )
-        drawn = draw(study, outcomes, size_of, "training images")
-        found.append(("size", Section("Against the number of training images", text, (drawn,))))
-    if any(exaflops_of(cell, outcome) for cell, outcome in outcomes.items()):
-        text = (
-            f"{marks} Compute is that of training: three times the forward pass's multiply-adds, two "
-            "operations each. (Figures 5, 8 and 13 of the paper.)"
-        )
-        drawn = draw(study, outcomes, exaflops_of, "training compute (exaFLOPs)")
-        found.append(("exaflops", Section("Against compute", text, (drawn,))))
+    """The sections of a study's report, each with the name of its picture's files, if it has one."""
+    statuses = [outcome.status for outcome in outcomes.values()]
+    state = ", ".join(f"{statuses.count(each)} {each}" for each in dict.fromkeys(statuses))
+    text = f"{study.notes} Of {len(outcomes)} cells: {state}.".strip()
+    found = [("", Section("Results", text, table=table(study, outcomes)))]
+    for view in VIEWS:
+        places = [
+            view.position(study, *each) for each in outcomes.items() if each[1].status == DONE
+        ]
+        if any(places):
+            picture = draw(study, outcomes, view)
+            found.append((view.name, Section(view.title, view.text, (picture,))))
     failed = [(cell.folder, o.reason) for cell, o in outcomes.items() if o.status == FAILED]
     if failed:
-        text = "They run again with --retry_failed."
-        found.append(("", Section("Failed cells", text, table=[("cell", "reason"), *failed])))
+        rows = [("cell", "reason"), *failed]
+        found.append(("", Section("Failed cells", "--retry_failed runs them again.", table=rows)))
     return found
 
 
-def size_of(cell: Cell, outcome: Outcome) -> float | None:
-    """A cell's training images; where it takes all, what it saw is not known here."""
-    del outcome
-    return cell.size or None
-
-
-def exaflops_of(cell: Cell, outcome: Outcome) -> float | None:
-    """A done cell's compute."""
-    del cell
-    return outcome.numbers.get(EXAFLOPS)
-
-
-def draw(study: Study, outcomes: Outcomes, place: Place, label: str) -> Picture:
-    """The metric against something, a line for each family and schedule."""
-    lines: dict[str, dict[tuple, list[tuple[Cell, Outcome]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+def draw(study: Study, outcomes: Outcomes, view: View) -> Picture:
+    """The metric against something, line by line."""
+    lines: dict[str, list[tuple[Cell, Outcome]]] = defaultdict(list)
     for cell, outcome in outcomes.items():
-        lines[cell.line][cell.model, cell.size].append((cell, outcome))
+        lines[view.line(cell)].append((cell, outcome))
 
     def paint(axes: Axes) -> None:
-        for number, (line, groups) in enumerate(lines.items()):
+        for number, (line, each) in enumerate(lines.items()):
             style = {"color": PALETTE[number % len(PALETTE)]}
-            points = [point for group in groups.values() if (point := summary(study, group, place))]
+            points = points_of(study, each, view)
             if points:
-                x, mean, lowest, highest = np.array(sorted(points)).T
+                x, mean, lowest, highest = np.array(points).T
                 marker = MARKERS[number % len(MARKERS)]
                 axes.plot(x, mean, marker=marker, ms=5, label=line, **style)
                 axes.fill_between(x, lowest, highest, alpha=0.2, lw=0, **style)
-            failed = [
-                place(cell, outcome)
-                for group in groups.values()
-                for cell, outcome in group
-                if outcome.status == FAILED and place(cell, outcome)
-            ]
-            axes.plot(
-                failed,
-                [FAILED_AT] * len(failed),
-                "x",
-                transform=axes.get_xaxis_transform(),
-                ms=8,
-                mew=2,
-                **style,
-            )
+            failed = [o for o in each if o[1].status == FAILED]
+            crosses = [place for o in failed if (place := view.position(study, *o))]
+            where = {"transform": axes.get_xaxis_transform(), "ms": 8, "mew": 2}
+            axes.plot(crosses, [FAILED_AT] * len(crosses), "x", **where, **style)
         axes.set_xscale("log")
-        axes.set(xlabel=label, ylabel=study.metric_label)
+        axes.set(xlabel=view.label, ylabel=study.metric_label)
         add_legend(axes)
 
     return plot(paint)
 
 
-def summary(
-    study: Study, group: Sequence[tuple[Cell, Outcome]], place: Place
-) -> tuple[float, float, float, float] | None:
-    """Position, mean, lowest and highest metric of the done ones of cells that differ by seed."""
-    done = [(place(cell, o), o.numbers[study.metric]) for cell, o in group if o.status == DONE]
-    known = [(x, value) for x, value in done if x]
-    if not known:
-        return None
-    x, values = np.array(known, np.float64).T
-    return float(x.mean()), float(values.mean()), float(values.min()), float(values.max())
+def points_of(
+    study: Study, line: Sequence[tuple[Cell, Outcome]], view: View
+) -> list[tuple[float, float, float, float]]:
+    """Position, mean, lowest and highest metric of cells that differ by seed only, in order."""
+    groups: dict[tuple, list[tuple[float, float]]] = defaultdict(list)
+    for cell, outcome in line:
+        place = view.position(study, cell, outcome) if outcome.status == DONE else None
+        if place:
+            key = (cell.model, cell.schedule, cell.size)
+            groups[key].append((place, outcome.numbers[study.metric]))
+    arrays = [np.array(group, np.float64).T for group in groups.values()]
+    return sorted(
+        (float(x.mean()), float(y.mean()), float(y.min()), float(y.max())) for x, y in arrays
+    )
 
 
 def table(study: Study, outcomes: Outcomes) -> list[tuple[str, ...]]:
     """A row for each model and schedule, a column for each size: mean ± deviation over seeds."""
-    rows: dict[tuple[str, str], dict[int, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
+    rows: dict[str, dict[int, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
     for cell, outcome in outcomes.items():
-        rows[cell.model, cell.schedule][cell.size].append(outcome)
+        rows[cell.name][cell.size].append(outcome)
     sizes = [f"{size:,} images" if size else f"{ALL} images" for size in study.sizes]
     lines = [
-        (", ".join(filter(None, name)), *(in_words(study, cells[size]) for size in study.sizes))
+        (name, *(in_words(study, cells[size]) for size in study.sizes))
         for name, cells in rows.items()
     ]
     return [(study.metric, *sizes), *lines]
