@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vit_jax
-from vit_jax.analysis import attention_distance, attention_rollout
+from vit_jax.analysis import attention_distance, attention_maps, attention_rollout
 from vit_jax.analysis.attention import patch_distances, rolled_out
 from vit_jax.analysis.captured import MEMORY_BYTES, chunk_size
 from vit_jax.errors import ConfigError
@@ -150,3 +150,13 @@ def test_models_without_such_attention_are_refused_by_name(figure, name):
     model = jax.eval_shape(lambda: vit_jax.create_model(name, **size))
     with pytest.raises(ConfigError, match=name):
         figure(model, None)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_registers": 2}, {"pooling": "average"}])
+def test_maps_are_what_the_output_would_read(options):
+    model, images = make_model(**options), images_of(2)
+    weights = weights_of(model, images)  # [L, B, H, S, S]
+    prefix = model.options.num_prefix_tokens
+    read = weights.mean(axis=3) if "pooling" in options else weights[:, :, :, 0]
+    expected = read[..., prefix:].reshape(2, 2, 2, *GRID).swapaxes(0, 1)
+    np.testing.assert_allclose(attention_maps(model, images), expected, atol=1e-5)

@@ -14,6 +14,7 @@ import numpy as np
 
 from vit_jax import analysis
 from vit_jax.analysis import tiles
+from vit_jax.analysis.captured import require_tokens
 from vit_jax.analysis.subject import Subject
 from vit_jax.errors import ConfigError
 from vit_jax.figures import (
@@ -190,7 +191,8 @@ def colors(subject: Subject) -> Finding:
 
 def relevance(subject: Subject) -> Finding:
     """How much each patch speaks for the predicted class."""
-    found = analysis.class_relevance(subject.model, subject.images, subject.predictions)
+    model = require_tokens(subject.model, "relevance for a class")
+    found = analysis.class_relevance(model, subject.images, subject.predictions)
     names = ", ".join(subject.predicted_names[number] for number in chosen(subject))
     return Finding(
         "Relevance for the predicted class",

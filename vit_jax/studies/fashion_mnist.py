@@ -50,7 +50,7 @@ def get_study() -> Study:
                 "model.name=R+ViT-Ti/16",
                 "model.stem_depths=(1,)",
                 "model.stem_width_factor=0.5",
-                "model.patch_size=2",
+                "model.patch_size=1",
                 "model.depth=3",
                 *ENCODER,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from vit_jax.studies.definition import Cell, Study
 EXAFLOPS, DEVICE_HOURS = "train/exaflops", "train/device_hours"
 ALL = "all"  # Images, where the size is 0.
 FAILED_AT = 0.03  # Of the axes' height, where failed cells are marked.
+APART, FEW_TICKS = 1.5, 3  # On a logarithmic axis.
 MARKS = "Points are means over seeds, bands reach from the lowest to the highest."
 
 Outcomes = dict[Cell, Outcome]
@@ -115,11 +117,21 @@ def draw(study: Study, outcomes: Outcomes, view: View) -> Picture:
             crosses = [place for o in failed if (place := view.position(study, *o))]
             where = {"transform": axes.get_xaxis_transform(), "ms": 8, "mew": 2}
             axes.plot(crosses, [FAILED_AT] * len(crosses), "x", **where, **style)
-        axes.set_xscale("log")
-        axes.set(xlabel=view.label, ylabel=study.metric_label)
+        places = {place for o in outcomes.items() if (place := view.position(study, *o))}
+        axes.set(xscale="log", xlabel=view.label, ylabel=study.metric_label)
+        axes.minorticks_off()
+        ticks = ticks_of(sorted(places))
+        axes.set_xticks(ticks, [f"{x:,.0f}" if x >= 1 else f"{x:.2g}" for x in ticks])
         add_legend(axes)
 
     return plot(paint)
+
+
+def ticks_of(places: Sequence[float]) -> list[float]:
+    """The places themselves where their labels have room, else a few between the ends; ascending."""
+    if all(after > APART * before for before, after in itertools.pairwise(places)):
+        return [*places]
+    return np.geomspace(places[0], places[-1], FEW_TICKS).tolist()
 
 
 def points_of(
