@@ -10,6 +10,7 @@ from PIL import Image
 
 import vit_jax
 from tests.published import random_model
+from tests.runs import GOLDEN
 from vit_jax import analyze
 from vit_jax.analysis import attention_distance, attention_rollout, gallery
 from vit_jax.analysis.subject import FOLDER, PREDICTION, Subject
@@ -169,3 +170,17 @@ def test_pictures_are_spread_over_all_that_are_named(pictures):
     subject, unreadable = analyze.read_pictures(model, [str(pictures)], 3, 1.0)
     assert unreadable == 0
     assert [name[-5:] for name in subject.names] == ["0.png", "6.png", "5.png"]
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [("timm_registers_layerscale.safetensors", {"num_heads": 2}), ("hf_gelu", {})],
+)
+def test_files_of_other_libraries(path, options, pictures, tmp_path):
+    arguments = [f"--images={pictures}", f"--output={tmp_path}", "--figures=distance"]
+    arguments += [f"--option={key}={value}" for key, value in options.items()]
+    assert analyze.run([str(GOLDEN / path), *arguments]) == 0
+    model = vit_jax.load_model(GOLDEN / path, **options)
+    found = np.load(tmp_path / "distance.npz")["distance"]
+    assert found.shape == (model.options.depth, model.options.num_heads)
+    assert (found > 0).all()

@@ -317,7 +317,8 @@ def enough(subject: Subject) -> np.ndarray:
 def scatter(subject: Subject, points: np.ndarray, title: str, axis: str, reading: str) -> Finding:
     """A map of pictures as points [B, 2], by class."""
     classes = np.array(subject.classes)
-    common = [name for name, _ in collections.Counter(subject.classes).most_common(CLASSES_SHOWN)]
+    counts = collections.Counter(subject.classes).most_common(CLASSES_SHOWN)
+    common = sorted(name for name, _ in counts)
 
     def paint(axes: Axes) -> None:
         rest = points[~np.isin(classes, common)]

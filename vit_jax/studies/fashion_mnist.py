@@ -51,7 +51,7 @@ def get_study() -> Study:
                 "model.stem_depths=(1,)",
                 "model.stem_width_factor=0.5",
                 "model.patch_size=1",
-                "model.depth=3",
+                "model.depth=1",
                 *ENCODER,
             ),
             "ResNet": (
