@@ -24,14 +24,15 @@ LEVELS = (
     "evaluators",
     "config",
     "earlier",
-    "config_file inference model_card prediction_files recipes",
+    "averaging config_file evaluation_files inference model_card prediction_files recipes",
     "analysis",
     "reports",
     "training",
     "train",
     "studies",
     "command_line",
-    "analyze benchmark deduplicate embed evaluate export main plan predict report study sweep verify",  # The commands.
+    # The commands.
+    "analyze benchmark compare deduplicate embed evaluate export main plan predict report study suite sweep verify",
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 COMMANDS = len(LEVELS) - 1

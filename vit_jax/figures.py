@@ -7,7 +7,8 @@ axes. A plot is a function that paints on axes; it knows nothing of files.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from PIL import Image
 Axes = Any  # Of matplotlib, which takes a second to import: only those who draw do.
 Figure = Any
 Paint = Callable[[Axes], None]
+Curves = Mapping[str, Mapping[str, Mapping[int, float]]]  # title -> label -> x -> y
 Size = tuple[float, float]  # Width and height in inches; of 5, text is readable on a phone.
 
 DOTS_PER_INCH = 100
@@ -35,6 +37,7 @@ PALETTE = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LEGEND_COLUMNS = 3
+MARKED = 20  # Points of a curve, up to which each has a mark.
 STYLE = {
     "font.size": 11,
     "axes.grid": True,
@@ -79,8 +82,8 @@ def picture(pixels: np.ndarray) -> Picture:
 
 
 @contextmanager
-def painted(paint: Paint, size: Size) -> Iterator[Figure]:
-    """A figure in the style, painted on."""
+def styled(size: Size) -> Iterator[Figure]:
+    """An empty figure in the style, which what is drawn inside has too."""
     from matplotlib import rc_context, rcsetup
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -89,14 +92,30 @@ def painted(paint: Paint, size: Size) -> Iterator[Figure]:
     with rc_context(style):
         figure = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
         FigureCanvasAgg(figure)
+        yield figure
+
+
+@contextmanager
+def painted(paint: Paint, size: Size) -> Iterator[Figure]:
+    """A figure of one pair of axes, painted on."""
+    with styled(size) as figure:
         paint(figure.add_subplot())
         yield figure
 
 
-def add_legend(axes: Axes, title: str = "") -> None:
-    """A legend of all that has a label, below the axes, where it covers no data."""
-    axes.figure.legend(
-        loc="outside lower center", ncols=LEGEND_COLUMNS, title=title or None, fontsize="small"
+def add_legend(figure: Figure) -> None:
+    """A legend of each label in a figure, below its axes, where it covers no data."""
+    found = {
+        label: handle
+        for axes in figure.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        found.values(),
+        found.keys(),
+        loc="outside lower center",
+        ncols=LEGEND_COLUMNS,
+        fontsize="small",
     )
 
 
@@ -118,3 +137,24 @@ def draw_matrix(matrix: np.ndarray, row_label: str, column_label: str) -> np.nda
 def paint_shares(axes: Axes, matrix: np.ndarray, row_label: str, column_label: str) -> None:
     """Draws a matrix of shares, dark where they are large."""
     paint_matrix(axes, matrix, row_label, column_label, "share", cmap="Blues", vmin=0)
+
+
+def draw_curves(curves: Curves, x_label: str) -> bytes:
+    """A PNG file with a panel for each title, and in it a curve for each label."""
+    columns = math.ceil(math.sqrt(len(curves)))
+    rows = math.ceil(len(curves) / columns)
+    content = io.BytesIO()
+    with styled((SIZE[0] * columns, SIZE[1] * rows)) as figure:
+        for number, (title, lines) in enumerate(curves.items(), 1):
+            axes = figure.add_subplot(rows, columns, number)
+            for label, points in lines.items():
+                paint_curve(axes, sorted(points), [points[step] for step in sorted(points)], label)
+            axes.set(title=title, xlabel=x_label)
+        add_legend(figure)
+        figure.savefig(content, format="png")
+    return content.getvalue()
+
+
+def paint_curve(axes: Axes, steps: Any, values: Any, label: str) -> None:
+    """Draws values over steps; a few have marks."""
+    axes.plot(steps, values, "o-" if len(steps) <= MARKED else "-", ms=4, label=label)

@@ -16,12 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from vit_jax import evaluate, storage
-from vit_jax.checkpoint import find_checkpoint
 from vit_jax.command_line import (
     DONE,
     Parser,
     add_model_flags,
-    load_classifier,
     named,
     run_command,
 )
@@ -30,7 +28,6 @@ from vit_jax.config_file import load_config
 from vit_jax.earlier import by_present_names
 from vit_jax.errors import CommandError, ConfigError
 from vit_jax.evaluators.classification import Classification
-from vit_jax.inference import make_classifier
 from vit_jax.pages import Section, render
 from vit_jax.records import read_records
 from vit_jax.reports.curves import curve_sections, time_section
@@ -84,24 +81,25 @@ def _text(value: Any) -> str:
 def judged_sections(flags: argparse.Namespace) -> list[Section]:
     """The model's mistakes on its run's evaluation data; or a section that says why not."""
     try:
-        options = [f"--option={option}" for option in flags.option]
-        measured = evaluate.parse_flags([flags.run, *options])
+        chosen = [f"--checkpoint={flags.checkpoint}", *["--ema"] * flags.ema]
+        chosen += [f"--option={option}" for option in flags.option]
+        measured = evaluate.parse_flags([flags.run, *chosen])
         task = evaluate.plan(flags.run, measured)
-        step, averaged = find_checkpoint(flags.run, flags.checkpoint)
-        model = load_classifier(flags.run, flags, step, ema=averaged)
-        classifier = make_classifier(model)
+        loaded = evaluate.load_task(task, measured, needs_head=True)
         watch = evaluate.Stopwatch()
-        setting = evaluate.open_setting(task, model, classifier, measured, watch)
-        evaluator = Classification()
+        setting, params = evaluate.open_setting(task, [loaded.model], measured, watch)
+        evaluator = evaluate.asked_evaluators(measured, setting.loss)[0]
+        if not isinstance(evaluator, Classification):
+            raise ConfigError("the model does not tell classes apart.")
         labelled = evaluator.open(setting)
         judge = evaluator.judge_all(setting, labelled, inspecting=True)
-        numbers, found = judge(classifier.params)
+        numbers, found = judge(params)
         if not found or not numbers["count"]:
             raise ConfigError("none of the evaluation images can be read.")
         table = [("measure", "value"), *((name, f"{x:.5g}") for name, x in numbers.items())]
-        text = f"On {task.origin}, of the checkpoint at step {step:,}."
+        text = f"On {task.origin}, of the checkpoint at step {loaded.step or 0:,}."
         measures = Section("Measured now", text, table=table)
-        return [measures, *mistake_sections(model, found, labelled)]
+        return [measures, *mistake_sections(loaded.model, found, labelled)]
     except CommandError as error:
         logger.warning("Mistakes are left out: %s", error)
         return [Section("Mistakes", f"Left out: {error}")]

@@ -97,7 +97,7 @@ def distance(subject: Subject) -> Finding:
         axes.plot(range(1, layers + 1), found.mean(axis=1), color=PALETTE[3], label="mean of heads")
         axes.set(xlabel="network depth (layer)", ylabel="mean attention distance (pixels)", ylim=0)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        add_legend(axes)
+        add_legend(axes.figure)
 
     rows = [
         (layer + 1, head + 1, f"{found[layer, head]:.6g}")
@@ -335,7 +335,7 @@ def scatter(subject: Subject, points: np.ndarray, title: str, axis: str, reading
             )
         axes.set(xlabel=f"{axis} 1", ylabel=f"{axis} 2")
         if subject.classes_are:
-            add_legend(axes)
+            add_legend(axes.figure)
 
     source = f" Classes are those of {subject.classes_are}." if subject.classes_are else ""
     coordinates = [[f"{value:.6g}" for value in point] for point in points.tolist()]

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.figures import Axes, Picture, add_legend, plot
+from vit_jax.figures import Axes, Picture, add_legend, paint_curve, plot
 from vit_jax.pages import Section
 
 TIME = "time/"  # Of the records' names that are seconds of wall time.
-MARKED = 30  # Points of a curve, up to which each has a mark.
 
 
 class Curve(NamedTuple):
@@ -85,10 +84,10 @@ def draw_curves(found: dict[str, tuple[np.ndarray, np.ndarray]], label: str) -> 
 
     def paint(axes: Axes) -> None:
         for name, (steps, values) in found.items():
-            axes.plot(steps, values, "o-" if len(steps) <= MARKED else "-", ms=4, label=name)
+            paint_curve(axes, steps, values, name)
         axes.set(xlabel="step (updates)", ylabel=label)
         if len(found) > 1:
-            add_legend(axes)
+            add_legend(axes.figure)
 
     return plot(paint)
 

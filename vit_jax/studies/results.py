@@ -122,7 +122,7 @@ def draw(study: Study, outcomes: Outcomes, view: View) -> Picture:
         axes.minorticks_off()
         ticks = ticks_of(sorted(places))
         axes.set_xticks(ticks, [f"{x:,.0f}" if x >= 1 else f"{x:.2g}" for x in ticks])
-        add_legend(axes)
+        add_legend(axes.figure)
 
     return plot(paint)
 
