@@ -132,7 +132,7 @@ def test_a_metric_that_is_not_measured_and_a_study_that_changed(runs, tmp_path, 
     cells.run_cell(unmeasured, cell, str(tmp_path), None)
     outcome = cells.outcome_of(cell, str(tmp_path))
     assert outcome.status == "failed"
-    assert "fewshot/5_shot is not measured" in outcome.reason
+    assert "fewshot/5_shot is no number" in outcome.reason
     changed = dataclasses.replace(cell, overrides=(*cell.overrides, "batch_size=8"))
     with pytest.raises(ConfigError, match=r"another definition.*batch_size=8"):
         cells.outcome_of(changed, str(tmp_path))

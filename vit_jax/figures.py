@@ -24,7 +24,7 @@ Size = tuple[float, float]  # Width and height in inches; of 5, text is readable
 DOTS_PER_INCH = 100
 DENSE = 2  # Of files: so many times the dots, for print and for screens that have them.
 SIZE: Size = (5, 3.6)
-# Of Okabe and Ito (2008), the yellow darker so that lines show on white.
+# Of Okabe and Ito (2008); the yellow, faint on white, comes last.
 PALETTE = (
     "#0072B2",
     "#E69F00",
@@ -33,7 +33,7 @@ PALETTE = (
     "#56B4E9",
     "#CC79A7",
     "#000000",
-    "#B5A900",
+    "#F0E442",
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LEGEND_COLUMNS = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 from typing import Any, NamedTuple
 
@@ -64,10 +65,10 @@ def run_cell(study: Study, cell: Cell, directory: str, stop: threading.Event | N
     try:
         config = load_config(study.config, cell.overrides)
         record = train.run(config, folder, stop=stop)
-        if study.metric not in record:
+        if not math.isfinite(record.get(study.metric, math.nan)):
             raise ConfigError(
-                f"{study.metric} is not measured in the end, but {', '.join(record)}: name one of "
-                "these as the study's metric."
+                f"{study.metric} is no number in the last record, which has {', '.join(record)}: name "
+                "one of these as the study's metric."
             )
         outcome = Outcome(DONE, record)
     except PreemptedError:
