@@ -19,7 +19,7 @@ from vit_jax import analyze, report
 IMAGES = pathlib.Path(__file__).parent / "images"
 MODEL, PICTURES = "runs/digits", "runs/pictures"
 FIRST_TEST_IMAGE = 1437
-SHOWN = ("rollout", "distance", "positions", "tokens", "relevance", "tsne")
+SHOWN = ("rollout", "distance", "positions", "tsne")
 WIDTHS = (390, 1280)  # Of a phone and of a desk, in pixels.
 HEIGHT = 1600
 COLORS = 64

@@ -92,10 +92,12 @@ def distance(subject: Subject) -> Finding:
     layers, heads = found.shape
 
     def paint(axes: Axes) -> None:
-        for head in range(heads):
-            axes.plot(range(1, layers + 1), found[:, head], "o", color=PALETTE[0], alpha=0.6)
-        axes.plot(range(1, layers + 1), found.mean(axis=1), color=PALETTE[3], label="mean of heads")
-        axes.set(xlabel="network depth (layer)", ylabel="mean attention distance (pixels)", ylim=0)
+        depth = np.arange(1, layers + 1)
+        dots = {"color": PALETTE[0], "alpha": 0.6, "label": "a head"}
+        axes.plot(np.repeat(depth, heads), found.ravel(), "o", **dots)
+        axes.plot(depth, found.mean(axis=1), color=PALETTE[3], label="mean of heads")
+        axes.set(xlabel="network depth (layer)", ylabel="mean attention distance (pixels)")
+        axes.set_ylim(0, 1.1 * found.max() or None)
         axes.xaxis.get_major_locator().set_params(integer=True)
         add_legend(axes.figure)
 
