@@ -158,6 +158,15 @@ def test_points_are_means_over_seeds_with_their_range():
     assert results.points_of(STUDY, line, exaflops) == [(1e-9, 0.625, 0.5, 0.75)]
 
 
+def test_all_images_stand_where_an_epoch_says_that_they_do():
+    study = dataclasses.replace(STUDY, sizes=(64, 0))
+    whole = study.cells()[1]
+    numbers = {"train/examples": 128, "train/epoch": 128 / 1437}
+    assert results.size_of(study, whole, cells.Outcome("done", numbers)) == 1437
+    assert results.size_of(study, whole, cells.Outcome("failed")) is None
+    assert results.size_of(study, study.cells()[0], cells.Outcome("failed")) == 64
+
+
 def test_the_table_says_what_failed():
     table = results.table(STUDY, outcomes())
     assert table[:2] == [

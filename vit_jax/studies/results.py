@@ -18,6 +18,7 @@ from vit_jax.studies.cells import DONE, FAILED, Outcome
 from vit_jax.studies.definition import Cell, Study
 
 EXAFLOPS, DEVICE_HOURS = "train/exaflops", "train/device_hours"
+EXAMPLES, EPOCHS = "train/examples", "train/epoch"
 ALL = "all"  # Images, where the size is 0.
 FAILED_AT = 0.03  # Of the axes' height, where failed cells are marked.
 APART, FEW_TICKS = 1.5, 3  # On a logarithmic axis.
@@ -27,9 +28,11 @@ Outcomes = dict[Cell, Outcome]
 
 
 def size_of(study: Study, cell: Cell, outcome: Outcome) -> float | None:
-    """A cell's training images; where it takes all, how many these are is not known here."""
-    del outcome
-    return cell.size if len(study.sizes) > 1 and cell.size else None
+    """A cell's training images; where it takes all, an epoch's, once it is done."""
+    if len(study.sizes) == 1:
+        return None
+    epochs = outcome.numbers.get(EPOCHS)
+    return cell.size or (round(outcome.numbers[EXAMPLES] / epochs) if epochs else None)
 
 
 def exaflops_of(study: Study, cell: Cell, outcome: Outcome) -> float | None:
