@@ -17,10 +17,11 @@ from tests.published import logits, parameters, random_model
 from tests.runs import ROOT, read_metrics
 from tests.workdirs import CLASSES, TINY, write_workdir
 from vit_jax import evaluate as command
-from vit_jax import inference, train
+from vit_jax import evaluation_files, inference, train
 from vit_jax.config import default_config
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
+from vit_jax.records import read_records
 
 PER_CLASS = 7
 PREPROCESSING = Preprocessing(mean=(0.4,), std=(0.2,), crop="center", resize=20)
@@ -193,9 +194,11 @@ def test_several_models_make_one_table(model, images, tmp_path, capsys):
 
 
 def test_names_in_the_table_are_no_formulas(tmp_path):
-    empty = {field.name: None for field in dataclasses.fields(command.Result)}
-    result = command.Result(**{**empty, "model": "=1+1", "source": "folder:a\x1bb", "loss": -0.5})
-    command.write_csv(str(tmp_path / "out.csv"), [result])
+    empty = {field.name: None for field in dataclasses.fields(evaluation_files.Result)}
+    result = evaluation_files.Result(
+        **{**empty, "model": "=1+1", "source": "folder:a\x1bb", "loss": -0.5}
+    )
+    evaluation_files.write_csv(str(tmp_path / "out.csv"), [result])
     with open(tmp_path / "out.csv", newline="") as file:
         (row,) = csv.DictReader(file)
     assert (row["model"], row["source"], row["loss"]) == ("'=1+1", "folder:a\\u001bb", "-0.5")
@@ -219,6 +222,31 @@ def test_evaluators_measure_the_splits_that_they_name(model, images, tmp_path):
     (result,) = results_of(tmp_path, model[0], *flags)
     counts = {name: n for name, n in result["metrics"].items() if name.endswith("count")}
     assert counts == {"eval/count": 3 * PER_CLASS, "few/count": 5}
+
+
+def test_a_run_of_an_earlier_version_is_measured_by_any_evaluators_and_keeps_the_results(
+    images, tmp_path
+):
+    write_workdir(tmp_path / "run")
+    recorded = {"data": {"source": f"folder:{images[0]}"}, "objective": {"loss": "softmax"}}
+    (tmp_path / "run/config.json").write_text(json.dumps({"config": recorded}))
+    flags = ("--evaluators=classification | knn(k=2, train_split='val')", "--checkpoint=best")
+    (result,) = results_of(tmp_path, tmp_path / "run", *flags)
+    kept = read_records(str(tmp_path / "run/results.jsonl"))
+    assert [(one["step"], one["name"]) for one in kept] == [(2, "eval"), (2, "knn")]
+    for one in kept:
+        for name, value in one["numbers"].items():
+            assert result["metrics"][f"{one['name']}/{name}"] == value
+
+
+def test_frozen_features_need_no_head_and_no_classes_of_the_model(images, tmp_path):
+    vit_jax.save_model(make_model(0, ()), tmp_path / "headless", "vit_jax")
+    flags = (f"--source=folder:{images[0]}", "--evaluators=knn(k=1, train_split='val')")
+    (result,) = results_of(tmp_path, tmp_path / "headless", *flags)
+    assert result["metrics"].keys() == {"knn/accuracy"}
+    assert result["metrics"]["knn/accuracy"] > 0.5, "most are their own nearest"
+    assert result["accuracy"] is None
+    assert run(tmp_path / "headless", flags[0]) == 2
 
 
 # -------------------------------------------------------------------------------- data and model

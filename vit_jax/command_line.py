@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from vit_jax import storage
+from vit_jax.averaging import AVERAGES, NUM_CROPS, PROBABILITIES
 from vit_jax.config_file import parse_any
 from vit_jax.console import python_command, setup_logging
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
@@ -183,6 +184,24 @@ def add_image_limit(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="GIB",
         help=f"of memory for a decoded picture; default: {MAX_IMAGE_GIB:g}, or as its run's config",
+    )
+
+
+def add_averaging_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of what is averaged at test time, and of another resolution."""
+    group = parser.add_argument_group("at test time (docs/evaluation.md)")
+    group.add_argument(
+        "--resize",
+        type=at_least_one,
+        help="of the smaller side, before the middle of the model's size is cut out",
+    )
+    group.add_argument(
+        "--crops", type=int, choices=NUM_CROPS, default=1, help="the middle, or the corners too"
+    )
+    group.add_argument("--flips", action="store_true", help="each crop mirrored, too")
+    group.add_argument("--ensemble", action="store_true", help="all models answer together, as one")
+    group.add_argument(
+        "--average", choices=AVERAGES, default=PROBABILITIES, help="what is averaged"
     )
 
 

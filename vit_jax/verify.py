@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from vit_jax import evaluate, hub
 from vit_jax.command_line import DONE, USER_ERROR, Parser, positive, run_command
 from vit_jax.errors import ConfigError, UserError
+from vit_jax.evaluation_files import Result, write_results
 from vit_jax.tables import format_table
 from vit_jax.weights.pretrained import TOP1_SOURCE, Pretrained, list_pretrained
 
@@ -40,7 +41,7 @@ def find(name: str) -> list[Pretrained]:
     return published
 
 
-def row(entry: Pretrained, result: evaluate.Result) -> tuple[str, ...]:
+def row(entry: Pretrained, result: Result) -> tuple[str, ...]:
     """The cells of one result."""
     ours, published = 100 * (result.accuracy or 0), entry.top1 or 0
     difference = f"{ours - published:+.3f}"
@@ -70,14 +71,14 @@ def run(arguments: Sequence[str]) -> int:
     rows: list[tuple[str, ...]] = [HEADER]
     for entry in entries:
         try:
-            result = evaluate.evaluate(evaluate.plan(entry.reference, evaluation), evaluation)
+            result = evaluate.evaluate([evaluate.plan(entry.reference, evaluation)], evaluation)
         except UserError as error:
             logger.error("%s", error)
             continue
         results.append(result)
         rows.append(row(entry, result))
         far |= abs(float(rows[-1][3])) > flags.tolerance
-        evaluate.write_results(results, evaluation)
+        write_results(results, evaluation.json, evaluation.csv)
     print(format_table(rows))
     print(f"published: of {TOP1_SOURCE}")
     if len(results) < len(entries):

@@ -26,7 +26,7 @@ def opened(tmp_path):
                 every_steps=every_steps,
                 batch_size=32,
                 num_train_examples=64,
-                macs=1_000_000,
+                flops_per_image=6_000_000,
                 max_skipped=max_skipped,
             )
         )

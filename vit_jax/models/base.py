@@ -103,12 +103,13 @@ class ImageClassifier(nnx.Module):
     Attributes:
       options: complete.
       name: as `create_model` takes it.
-      class_names, loss: of a loaded model, where its file has them.
+      class_names, loss, preprocessing: of a loaded model, where its file has them.
     """
 
     name: str
     class_names: tuple[str, ...]
     loss: str
+    preprocessing: Any
 
     INTERMEDIATES: ClassVar[tuple[str, ...]] = (PATCH_EMBEDDINGS, BLOCK_OUTPUTS, PRE_LOGITS)
 
