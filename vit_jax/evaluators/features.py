@@ -28,6 +28,7 @@ class Features(NamedTuple):
 
     values: Array  # float32 [N, R]
     labels: Array  # int32 [N]
+    skipped: int = 0  # Images of the split that could not be read.
 
 
 class FeatureStore:
@@ -113,4 +114,4 @@ class FeatureStore:
         split.count_skipped(count)
         if values is None or not count:
             raise DataError(f"{split.data.config.source}: none of the images can be read.")
-        return Features(values[:count], labels[:count])
+        return Features(values[:count], labels[:count], len(split) - count)
