@@ -43,7 +43,7 @@ class FeatureEvaluator(Evaluator):
             fitted, measured = train(params), test(params)
             skipped = fitted.skipped + measured.skipped
             numbers = {"skipped": skipped} if skipped else {}
-            return Results({**self.score(fitted, measured), **numbers})
+            return Results({**self.score(fitted.features, measured.features), **numbers})
 
         return measure
 
