@@ -28,7 +28,7 @@ LEVELS = (
     "training",
     "train",
     "command_line",
-    "benchmark deduplicate evaluate export main plan predict sweep",  # The commands.
+    "benchmark deduplicate evaluate export main plan predict prepare sweep",  # The commands.
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 COMMANDS = len(LEVELS) - 1

@@ -7,7 +7,6 @@ Splits go by the files' names (`train-00000-of-00002.parquet`), classes by what 
 from __future__ import annotations
 
 import functools
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -34,8 +33,6 @@ from vit_jax.data.sources.splits import (
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import DataError
 
-logger = logging.getLogger(__name__)
-
 SUFFIX = ".parquet"
 _NUMBERED = re.compile(r"(\w+)-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet")
 _CONVERTED = re.compile(r"(?:.*/)?(?:partial-)?(\w+)/\d+\.parquet")
@@ -61,10 +58,10 @@ class Parquet(Source):
         class_names: tuple[str, ...],
     ):
         self.labels, self.class_names = labels, class_names
-        self._column, self._root = column, root
+        self._column, self._root, self._labels = column, root, labels
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self._labels)
 
     def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
         """Several examples, with neighbours in one request; what fails stands for itself."""
@@ -80,10 +77,10 @@ class Parquet(Source):
         return f"{relative(path, self._root)}/{row}"
 
     def _example(self, image: bytes, index: int) -> Example:
-        return Example(image, as_label(self.labels[index]), self.name_of(index))
+        return Example(image, as_label(self._labels[index]), self.name_of(index))
 
     def __reduce__(self) -> tuple:
-        return Parquet, (self._column, self._root, self.labels, self.class_names)
+        return Parquet, (self._column, self._root, self._labels, self.class_names)
 
 
 def relative(path: str, root: str) -> str:
@@ -98,8 +95,6 @@ def parquet(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Spl
         DataError: there are none, or they hold no images with labels.
     """
     root, files = find_shards(location, SUFFIX, split_of)
-    for paths in files.values():
-        _warn_of_missing(paths)
     return open_splits(
         root, {name: _constant(paths) for name, paths in files.items()}, data, shape, location
     )
@@ -118,21 +113,6 @@ def split_of(path: str) -> str:
     name = path.rpartition("/")[2]
     found = _NUMBERED.fullmatch(name) or _CONVERTED.fullmatch(path)
     return found[1] if found else split_in(path)
-
-
-def _warn_of_missing(paths: Sequence[str]) -> None:
-    """Warns where files say that there are more of them."""
-    found: dict[tuple[str, str], set[int]] = {}
-    for path in paths:
-        folder, _, name = path.rpartition("/")
-        if match := _NUMBERED.fullmatch(name):
-            found.setdefault((f"{folder}/{match[1]}", match[3]), set()).add(int(match[2]))
-    for (stem, count), numbers in found.items():
-        if missing := sorted(set(range(int(count))) - numbers):
-            logger.warning(
-                "%s: of its %d files %d are missing, the first is %0*d.",
-                *(stem, int(count), len(missing), len(count), missing[0]),
-            )
 
 
 def open_splits(

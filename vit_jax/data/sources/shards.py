@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)
+_NUMBERED = re.compile(r"(.+)-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.\w+")
 _GLOB = re.compile(r"[*?\[]")
 _MAX_PATHS = 1_000_000
 # To say what is wrong with a folder that has no others.
@@ -66,7 +67,9 @@ def find_shards(
             f"{_KEY}: {pattern!r} stands for no file; expected a folder with *{suffix} files, a "
             f"glob, or numbers such as imagenet-train-{{000000..000146}}{suffix}."
         )
-    return root, by_split(sorted(set(paths), key=natural_order), root, split_of)
+    ordered = sorted(set(paths), key=natural_order)
+    _warn_of_missing(ordered)
+    return root, by_split(ordered, root, split_of)
 
 
 def _search(folder: str, suffixes: tuple[str, ...], depth: int = 1) -> list[str]:
@@ -115,6 +118,20 @@ def by_split(
             unnamed[0],
         )
     return splits
+
+
+def _warn_of_missing(paths: Iterable[str]) -> None:
+    """Warns where the names of files say that there are more of them."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for path in paths:
+        if match := _NUMBERED.fullmatch(path):
+            found.setdefault((match[1], match[3]), set()).add(int(match[2]))
+    for (stem, count), numbers in found.items():
+        if missing := sorted(set(range(int(count))) - numbers):
+            logger.warning(
+                "%s: of its %d files %d are missing, the first is %0*d.",
+                *(stem, int(count), len(missing), len(count), missing[0]),
+            )
 
 
 def expand_braces(pattern: str) -> list[str]:
