@@ -9,6 +9,7 @@
     tfds:NAME[:CONFIG]        a TensorFlow Datasets dataset, in ArrayRecord or TFRecord files
     tar:PATTERN               images in tar files, labelled as in WebDataset or by their folders
     parquet:PATTERN           images and labels in columns of Parquet files
+    hf:OWNER/NAME[:CONFIG]    such a data set on the Hugging Face Hub, also ...@REVISION
     fake                      deterministic patterns, to test and to measure
 
 A new kind is one function `(location, data, shape) -> Splits` and one line in `_KINDS`.
@@ -22,7 +23,7 @@ from collections.abc import Callable
 
 import ml_collections
 
-from vit_jax.data.sources import arrays, folder, manifest, parquet, tar, tfds
+from vit_jax.data.sources import arrays, folder, hugging_face, manifest, parquet, tar, tfds
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.exclusions import leave_out
 from vit_jax.data.sources.split_expressions import open_split
@@ -46,6 +47,7 @@ _KINDS = {
     "tfds": tfds.tfds,
     "tar": tar.tar,
     "parquet": parquet.parquet,
+    "hf": hugging_face.hugging_face,
     "fake": arrays.fake,
 }
 
@@ -65,7 +67,7 @@ def find_splits(
         raise ConfigError(
             f"config.data.source={data.source!r}: unknown kind {kind!r}; did you mean "
             f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, manifest:FILE, "
-            "tfds:NAME[:CONFIG], tar:PATTERN, parquet:PATTERN, fake."
+            "tfds:NAME[:CONFIG], tar:PATTERN, parquet:PATTERN, hf:OWNER/NAME, fake."
         )
     splits = _KINDS[kind](location, data, Shape(tuple(image_size), channels, num_classes))
     return _selecting(splits, data) if data.classes else splits
