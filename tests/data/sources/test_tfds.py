@@ -316,7 +316,7 @@ def test_a_damaged_record_is_named(records):
     damaged[12:16] = b"\xff" * 4
     path.write_bytes(damaged)
     source = open_split(data)
-    with pytest.raises(DataError, match=r"train/0: its record is damaged"):
+    with pytest.raises(DataError, match=r"tfrecord-00000-of-00001, byte 0: the record is damaged"):
         source[0]
     assert source[1].label == 1
     assert isinstance(source.fetch([0, 1])[0], DataError)

@@ -52,6 +52,17 @@ def test_records_are_found(shard):
     ]
 
 
+def test_one_flipped_bit_of_the_data_is_met_where_it_is_read(shard):
+    content = framed(*PAYLOADS)
+    damaged = content[:-100] + bytes([content[-100] ^ 1]) + content[-99:]
+    path, arrays = shard(damaged)
+    first, last = Records([path], [arrays], tfrecord.data_of).fetch([0, 2])
+    assert first == PAYLOADS[0]
+    assert str(last).endswith(
+        "byte 37: the record is damaged (its data's checksum is wrong): copy the file again"
+    )
+
+
 def test_an_empty_file_holds_no_records(shard):
     assert len(shard(b"")[1]["start"]) == 0
 

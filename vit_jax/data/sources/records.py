@@ -18,6 +18,10 @@ _CHANGED = ": it has changed since it was indexed; start again"
 Value = TypeVar("Value")
 
 
+class DamagedRecordError(DataError):
+    """A record is where the index says, but its content is not what was written."""
+
+
 class Extent(NamedTuple):
     """The bytes of a record: the number of its shard, its file, and from where to where."""
 
@@ -76,7 +80,8 @@ class Records(Generic[Value]):
         try:
             return self._parse(part)
         except DataError as error:
-            raise DataError(f"{extent.path}, byte {extent.start:,}: {error}{_CHANGED}") from error
+            reason = "" if isinstance(error, DamagedRecordError) else _CHANGED
+            raise DataError(f"{extent.path}, byte {extent.start:,}: {error}{reason}") from error
 
 
 def attempt(function: Callable[..., Value], value: Any, *arguments: Any) -> Value | DataError:
