@@ -14,7 +14,7 @@ REQUIRED = [
     "clu>=0.0.12",
     "einops>=0.8",
     "etils[epath]>=1.12",
-    "flatbuffers>=24.3",  # jax.export serialises with it.
+    "flatbuffers>=24.3.25",  # jax.export serialises with it.
     "flax>=0.12.6,<0.13",  # NNX still changes between minor versions.
     "fsspec>=2024.6",
     "google-crc32c>=1.6",  # The checksums of TFRecord files.
@@ -37,6 +37,16 @@ REQUIRED = [
     "tensorflow-datasets>=4.9.8",  # Its readers only: TensorFlow itself is never imported.
     "tqdm>=4.66",
 ]
+DEVELOPMENT = [
+    "kubernetes-validate>=1.30",
+    "mypy>=2.4",
+    "pre-commit>=4",
+    "pytest-xdist>=3.6",
+    "pytest>=8",
+    "ruff>=0.9",
+]
+
+CONFIGS = {"vit_jax.configs": "configs", "vit_jax.configs.suites": "configs/suites"}
 
 setup(
     name="vit_jax",
@@ -47,22 +57,18 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     # The config files travel with the package; a checkout has them beside it.
-    packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), "vit_jax.configs"],
-    package_dir={"vit_jax.configs": "configs"},
-    package_data={"vit_jax": ["py.typed"]},  # Its annotations are for others' checkers too.
+    packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), *CONFIGS],
+    package_dir=CONFIGS,
+    # Its annotations are for others' checkers too.
+    package_data={"vit_jax": ["py.typed", "weights/*.json"]},
     install_requires=REQUIRED,
     extras_require={
         "cuda12": ["jax[cuda12]"],
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
         "plan": ["jax[tpu]"],  # libtpu, whose compiler needs no TPU.
-        "dev": [
-            "kubernetes-validate>=1.30",
-            "mypy>=2.4",
-            "pre-commit>=4",
-            "pytest-xdist>=3.6",
-            "pytest>=8",
-            "ruff>=0.9",
-        ],
+        "wandb": ["wandb>=0.19"],
+        "mlflow": ["mlflow>=3"],
+        "dev": DEVELOPMENT,
     },
 )

@@ -85,7 +85,7 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("objective.loss", "hinge", "softmax, sigmoid"),
         ("init_skip", "(", "unterminated"),
         ("optimizer.freeze", "[", "unterminated"),
-        ("init_position_resize", "nearest", "bilinear_corner, bilinear, bicubic"),
+        ("init_position_resize", "nearest", "auto, bilinear_corner, bilinear, bicubic"),
         ("init_source_grid", (14,), "rows, columns"),
         ("init_source_grid", (14, -20), "rows, columns"),
         ("data.held_out_fraction", 0.95, "from 0 to 0.9"),
@@ -275,3 +275,38 @@ def test_every_listed_model_can_be_configured(name):
 def test_impossible_models_are_named(values, message):
     with pytest.raises(ConfigError, match=message):
         model_options(changed(**values), num_classes=10)
+
+
+HUGE = 10**30
+WHOLE_KEYS = [
+    key
+    for key, value in flatten(default_config()).items()
+    if isinstance(value, int) and not isinstance(value, bool)
+]
+
+
+@pytest.mark.parametrize("key", [*WHOLE_KEYS, "model.depth", "model.channels", "model.width"])
+def test_no_whole_number_is_without_a_limit(key):
+    config = default_config()
+    config.update_from_flattened_dict({"model.name": "ViT-B/16", key: HUGE})
+    with pytest.raises(ConfigError, match=re.escape(key)):
+        validate(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.train_crop", f"pad({10**11})"),
+        ("data.train_crop", f"resize_crop({10**11})"),
+        ("data.augmentation", f"randaug_tf(layers={10**11})"),
+        ("data.augmentation", f"randaug_timm({10**11})"),
+        ("model.name", "nope"),
+        ("model.name", "ViT-B"),
+        ("model.pooling", "nope"),
+    ],
+)
+def test_what_no_run_can_do_is_refused_before_the_data_is_read(key, value):
+    config = default_config()
+    config.update_from_flattened_dict({"model.name": "ViT-B/16", key: value})
+    with pytest.raises(ConfigError):
+        validate(config)

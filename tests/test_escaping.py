@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from vit_jax.console import setup_logging
-from vit_jax.escaping import csv_row, printable
+from vit_jax.escaping import csv_row, legible, printable
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2Kb\r\nI 12:00:00 Done\x9b1m\u202egnp\u2028"
 
@@ -41,3 +41,17 @@ def test_log_lines_cannot_be_forged(capsys):
     assert len([line for line in lines if line[:2] in ("I ", "E ")]) == 2
     assert not any(ord(character) < 32 for line in lines for character in line)
     assert lines[-2] == "  lines"
+
+
+def test_what_is_endless_is_shortened(capsys):
+    path = "/".join(["folder"] * 200)
+    for text in (path, "a b\n" * 1000, "Ünï"):
+        assert legible(text) == text
+    assert (
+        legible(f"before {'x' * 100_000} after")
+        == f"before {'x' * 200}... (100,000 characters) after"
+    )
+    assert len(legible("x " * 50_000 + "\nnext")) < 300
+    setup_logging()
+    logging.getLogger("vit_jax.test").error("No %s.", "y" * 100_000)
+    assert len(capsys.readouterr().err) < 400

@@ -9,7 +9,7 @@ from vit_jax.data.images.transforms import preprocessing_of
 from vit_jax.data.sources.labels import LABELS
 from vit_jax.durations import durations
 from vit_jax.errors import ConfigError
-from vit_jax.recipes.models import ALL
+from vit_jax.recipes.models import ALL, resolution
 
 SMALL, LARGE = (0.001, 0.003, 0.01, 0.03), (0.003, 0.01, 0.03, 0.06)
 # Dataset, steps and rates of Table 4; warm-up of the authors' code; the development split's share;
@@ -148,9 +148,9 @@ def test_every_model_can_be_fine_tuned(model):
         ("b16", "hf:timm/vit_base_patch16_224.orig_in21k"),
         ("h14", "hf:timm/vit_huge_patch14_224.orig_in21k"),
         ("s16", "hf:timm/vit_small_patch16_224.augreg_in21k"),
-        ("mixer_l16", "Mixer-L_16.npz"),
+        ("mixer_l16", "hf:timm/mixer_l16_224.goog_in21k"),
         ("r50_l16", "R50+ViT-L_16.npz"),
-        ("r152x4", "BiT-M-R152x4.npz"),
+        ("r152x4", "hf:timm/resnetv2_152x4_bit.goog_in21k"),
     ],
 )
 def test_weights_are_on_the_hub_or_have_their_published_names(model, weights):
@@ -161,6 +161,21 @@ def test_weights_are_on_the_hub_or_have_their_published_names(model, weights):
 def test_a_mixer_keeps_the_size_that_its_parameters_fix(model):
     for config in (finetune.get_config(f"{model},imagenet2012"), vtab.get_config(f"dtd,{model}")):
         assert model_options(config, 2).num_patches == 14 * 14  # As published, at 224 px.
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "expected"),
+    [
+        ("ViT-H/14", 384, 378),
+        ("ViT-H/14", 512, 504),  # 518 is nearer, and larger.
+        ("ViT-H/14", 518, 518),
+        ("ViT-B/32", 383, 352),
+        ("R26+ViT-S/32", 255, 224),
+        ("BiT-R50x1", 383, 383),
+    ],
+)
+def test_the_largest_size_that_patches_divide(name, size, expected):
+    assert resolution(name, size) == expected
 
 
 def test_a_folder_has_the_smallest_schedule_and_its_own_classes():

@@ -83,6 +83,7 @@ def test_an_operation_calls_its_function_and_can_be_sent_to_a_process():
         ("blur(times=1.5)", "times of blur must be a whole number, at least 0, not 1.5"),
         ("erase(1.5)", "probability of erase must be a number from 0 to 1, not 1.5"),
         ("blur(", "expected NAME or NAME"),
+        ("blur(radius=1, radius=2)", "each argument once"),
         ("blur, erase", "expected NAME or NAME"),
         ("blur + erase(1)", "expected NAME or NAME"),
         ("blur(radius)", "expected NAME or NAME"),

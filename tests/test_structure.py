@@ -15,7 +15,7 @@ TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 # Modules and rooms of the package, each above all that it may import. A new file of the package's
 # own folder finds its level here; one in a room has the room's.
 LEVELS = (
-    "choices class_mapping console durations errors escaping figures grammar hub kinds model_file nested parameters records sections signals storage tables",
+    "choices class_mapping console durations errors escaping figures grammar hub kinds model_file nested parameters records sections signals storage tables writers",
     "devices models",
     "digests network",
     "checkpoint_errors",
@@ -24,11 +24,11 @@ LEVELS = (
     "evaluators",
     "config",
     "earlier",
-    "config_file inference prediction_files recipes",
+    "averaging config_file evaluation_files inference model_card prediction_files recipes",
     "training",
     "train",
     "command_line",
-    "benchmark deduplicate evaluate export main plan predict prepare sweep",  # The commands.
+    "benchmark compare deduplicate embed evaluate export main plan predict prepare suite sweep verify",  # The commands.
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 COMMANDS = len(LEVELS) - 1

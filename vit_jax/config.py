@@ -27,6 +27,7 @@ from vit_jax.kinds import (
     Count,
     Expression,
     FactorRule,
+    Few,
     Flag,
     Fraction,
     Kind,
@@ -47,6 +48,7 @@ from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
 from vit_jax.sections import check, section_of
 from vit_jax.weights.resampling import POSITION_RESIZES, is_grid
+from vit_jax.writers import WRITERS
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +103,7 @@ class Data:
     max_skipped: Share = 0.1  # Share of the examples beyond which skipping ends the run.
     repeated_augmentation: whole(1) = 1  # Copies of an image in a batch, each augmented anew.
     eval_crop: one_of("resize", "center") = "resize"  # resize: the whole image.
-    eval_resize: whole(1) = 256  # The smaller side before the centre crop.
+    eval_resize: whole(1, 10_000) = 256  # The smaller side before the centre crop.
     interpolation: one_of(*INTERPOLATIONS) = "bilinear"
     eval_interpolation: one_of("same", *INTERPOLATIONS) = "same"  # In evaluation.
     antialias: Flag = True  # False: the reference's resize, which does not.
@@ -111,8 +113,10 @@ class Data:
     value_range: Range = ()  # Of the values in files: (black, white); (): as their type says.
     dtype: one_of(*PIXEL_DTYPES) = "uint8"  # Of pixels on their way to the model; float32 is exact.
     max_image_gib: Positive = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
-    num_threads: Count = 0  # Decoding threads; 0: chosen from the number of cores.
-    num_workers: whole(-1) = -1  # Decoding processes besides; -1: chosen from the number of cores.
+    num_threads: Few = 0  # Decoding threads; 0: chosen from the number of cores.
+    num_workers: whole(
+        -1, 1000
+    ) = -1  # Decoding processes besides; -1: chosen from the number of cores.
     cache_gib: Amount = 0.0  # Of memory in each process, for decoded training images.
 
 
@@ -203,6 +207,14 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
+class Log:
+    """`config.log`: who gets the metrics, beside the workdir's files and TensorBoard's."""
+
+    writers: tuple_of(one_of(*WRITERS)) = ()  # See docs/training.md.
+    project: Text = "vit_jax"  # Under which they keep the run; an experiment, with MLflow.
+
+
+@dataclasses.dataclass(frozen=True)
 class Profile:
     """`config.profile`: a trace for TensorBoard's profiler."""
 
@@ -245,12 +257,12 @@ class Config:
     ema_warmup: Flag = True  # A faster average at first; False: `ema_decay` from the start.
     init: Text = ""  # Weights to start from: a workdir, an export, .npz, hf:USER/NAME, ...
     init_skip: Expression = ""  # Parameters that start fresh all the same.
-    init_head_map: Text = ""  # Rows of the head by class: names | FILE, see class_mapping.py.
+    init_head_map: Text = ""  # Rows of another head by class: names | FILE: class_mapping.py.
     init_checkpoint: Text = "latest"  # Of a workdir: latest | best | the number of a step.
     init_ema: Flag = False  # Of a workdir: its averaged parameters.
     init_teacher: Text = ""  # Weights of the model that objectives such as distillation learn from.
     init_source_grid: Grid = ()  # (rows, columns) of a file's positions, where it does not say.
-    init_position_resize: one_of(*POSITION_RESIZES) = "bilinear_corner"
+    init_position_resize: one_of(*POSITION_RESIZES) = "auto"
     data: Data = Data()
     objective: Objective = Objective()
     model: Model = Model()
@@ -258,6 +270,7 @@ class Config:
     schedule: Schedule = Schedule()
     sweep: Sweep = Sweep()
     mesh: Mesh = Mesh()
+    log: Log = Log()
     profile: Profile = Profile()
 
 
@@ -320,6 +333,8 @@ def validate(config: ConfigDict) -> None:
     check(config, Config)
     train_operations(config.data)
     _check_channels(config)
+    if config.model.name:  # Else it is that of the weights.
+        model_options(config, config.model.num_classes or 1)
     _check_sharpness(config.optimizer.sharpness)
     _check_objective(config)
     read_evaluators(config.evaluators)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from tqdm import tqdm
 
-from vit_jax.escaping import printable
+from vit_jax.escaping import legible, printable
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +30,12 @@ def setup_logging(process_index: int = 0) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Escapes what would act on a terminal, and indents further lines, so that none looks like a
-    message of its own.
+    """Escapes what would act on a terminal, shortens what is endless, and indents further lines, so
+    that none looks like a message of its own.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), keep="\n\t").replace("\n", "\n  ")
+        return printable(legible(super().format(record)), keep="\n\t").replace("\n", "\n  ")
 
 
 class _ConsoleHandler(logging.Handler):

@@ -11,6 +11,10 @@ from typing import Any
 # Control characters, line separators, and what turns the direction of text.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+# Longer than any path (4,096 on Linux is the limit of one call) that somebody would name by hand.
+_LONG_WORD = re.compile(r"\S{2000,}")
+_LONG_LINE = re.compile(r".{50000,}")
+_SHOWN = 200  # Characters of these.
 _FORMULA = ("=", "+", "-", "@")
 
 
@@ -24,6 +28,15 @@ def printable(text: str, keep: str = "") -> str:
         return _SHORT.get(character, f"\\u{ord(character):04x}")
 
     return _UNPRINTABLE.sub(escape, text)
+
+
+def legible(text: str) -> str:
+    """The text with the beginnings of words and lines that nobody would read to their end."""
+
+    def beginning(match: re.Match[str]) -> str:
+        return f"{match[0][:_SHOWN]}... ({len(match[0]):,} characters)"
+
+    return _LONG_LINE.sub(beginning, _LONG_WORD.sub(beginning, text))
 
 
 def csv_row(cells: Iterable[Any]) -> list[Any]:

@@ -57,8 +57,8 @@ def parse(text: str, table: Mapping[str, Callable[..., Any]], key: str) -> tuple
         calls = _calls(ast.parse(text.strip(), mode="eval").body) if text.strip() else []
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         raise ConfigError(
-            f"{assignment}: expected NAME or NAME(ARGUMENT=VALUE, ...), joined by |, with the names "
-            f"{', '.join(table)}."
+            f"{assignment}: expected NAME or NAME(ARGUMENT=VALUE, ...), each argument once, joined by "
+            f"|, with the names {', '.join(table)}."
         ) from error
     return tuple(_operation(*call, table, assignment) for call in calls)
 
@@ -73,6 +73,9 @@ def _calls(node: ast.expr) -> list[tuple[str, list, dict[str, Any]]]:
         raise ValueError(ast.dump(node))
     if not isinstance(node, ast.Call):
         return [(function.id, [], {})]
+    names = [word.arg for word in node.keywords]
+    if len(set(names)) < len(names):
+        raise ValueError(f"an argument of {function.id} is given twice")
     values = [ast.literal_eval(value) for value in node.args]
     return [
         (function.id, values, {word.arg: ast.literal_eval(word.value) for word in node.keywords})

@@ -1,7 +1,10 @@
 """A trained model at work: from pictures to logits, on all devices."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
@@ -59,3 +62,23 @@ def class_names_of(model: ImageClassifier) -> tuple[str, ...]:
     """A name for each class of the model: its number, where the model does not say."""
     names = getattr(model, "class_names", ())
     return (*names, *map(str, range(len(names), model.options.num_classes)))
+
+
+class Stopwatch:
+    """Times what is done with batches, but for compiling, which the first one waits for."""
+
+    def __init__(self) -> None:
+        self._images, self._start = 0, math.inf
+
+    def time(self, batches: Generator[dict], count: int) -> Generator[dict]:
+        """The same batches, of `count` images."""
+        self._images += count
+        with contextlib.closing(batches):
+            for batch in batches:
+                yield batch
+                self._start = min(self._start, time.perf_counter())
+
+    @property
+    def images_per_second(self) -> float:
+        """Of all images so far, since the first batch was on its way."""
+        return self._images / (time.perf_counter() - self._start)

@@ -152,6 +152,8 @@ def _factor_rule_error(value: Any) -> str:
 
 
 Count = whole(0)
+Pixels = whole(0, 10_000)  # Of a side: a square of them fits into memory.
+Few = whole(0, 1000)  # Of what is done one after the other, or side by side.
 Amount = number(0)
 Positive = Annotated[float, Kind("a positive number", lambda value: is_number(value) and value > 0)]
 Share = number(0, 1)

@@ -47,7 +47,6 @@ from vit_jax.training.step import TrainStep
 
 FITS, DOES_NOT_FIT = 0, 1
 REMATS = ("none", "dots", "full")  # config.model.remat, by the memory that each saves.
-BACKWARD_AND_FORWARD = 3  # A backward pass takes twice the products of the forward pass.
 
 # The TPU compiler's words for a program that needs more memory than there is.
 NEEDED = re.compile(r"(?:Used|HLO temporaries \()\s*([\d.]+)([KMGT])")
@@ -101,7 +100,7 @@ class Plan:
       memory: of one device. Temporaries are the compiler's, if it refused as far as it says.
       capacity: of one device's memory, nominal, bytes.
       refusal: the compiler's words if the program does not fit, else "".
-      flops: of the model in one step, forward and backward, recomputation not counted.
+      flops: of one step, forward and backward, recomputation not counted.
       exchanges: of one device in one step -> how often.
       bound: of a step's time.
       steps: of the whole run.
@@ -151,7 +150,7 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
         analysis.generated_code_size_in_bytes if analysis else 0,
     )
     exchanges = collectives(compiled.as_text()) if compiled else Counter()
-    flops = BACKWARD_AND_FORWARD * 2 * experiment.options.macs() * config.batch_size
+    flops = experiment.flops_per_image * config.batch_size
     return Plan(
         tuple(changes),
         dict(mesh.shape),

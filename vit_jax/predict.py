@@ -51,7 +51,8 @@ from vit_jax.inference import (
 from vit_jax.model_file import DEFAULT_LOSS
 from vit_jax.models.base import ImageClassifier
 from vit_jax.network import normalize
-from vit_jax.prediction_files import ENDINGS, FORMATS, Prediction, RankedClass, open_output
+from vit_jax.objectives.regression import REGRESSION_LOSSES
+from vit_jax.prediction_files import ENDINGS, FORMATS, Columns, Prediction, RankedClass, open_output
 
 BATCH_SIZE = 32  # On each device.
 TOP_K = 5
@@ -128,7 +129,8 @@ def predict(
 
     Yields:
       A `Prediction` for each picture. Probabilities are the softmax of the logits; of a model trained
-      with a sigmoid loss ("sigmoid", "binary"), each class's own, whatever the others'.
+      with a sigmoid loss ("sigmoid", "binary"), each class's own, whatever the others'. Of one that
+      predicts numbers ("l2", "huber"), `values`, all of them.
 
     Raises:
       ConfigError: at the first `next`: `loss` has no probabilities.
@@ -139,14 +141,13 @@ def predict(
         make_transform(model, max_image_gib),
         class_names_of(model),
     )
-    probabilities_of = find_probabilities(loss or getattr(model, "loss", DEFAULT_LOSS))
+    ranked = find_ranking(loss or getattr(model, "loss", DEFAULT_LOSS))
     batch_size = batch_size or BATCH_SIZE * classifier.network.mesh.size
     rows = sharding.batch_sharding(classifier.network.mesh)
 
     @jax.jit
-    def rank(params: dict, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        probabilities = probabilities_of(classifier.network(params, images))
-        return jax.lax.top_k(probabilities, min(top_k, len(names)))
+    def rank(params: dict, images: jax.Array) -> tuple[jax.Array, ...]:
+        return ranked(classifier.network(params, images), min(top_k, len(names)))
 
     numbered = enumerate(each(pictures))
     one = functools.partial(load, transform=transform, budget=Budget(int(max_image_gib * 2**30)))
@@ -158,9 +159,9 @@ def predict(
             images = batch_of(group, size, model)
             latest = group, rank(classifier.params, jax.device_put(images, rows))
             # Read one batch late, so that the device never waits for the host.
-            yield from name_classes(previous, names, threshold)
+            yield from named(previous, names, threshold)
             previous = latest
-        yield from name_classes(previous, names, threshold)
+        yield from named(previous, names, threshold)
 
 
 def batch_of(pictures: Sequence[Loaded], size: int, model: ImageClassifier) -> np.ndarray:
@@ -172,22 +173,27 @@ def batch_of(pictures: Sequence[Loaded], size: int, model: ImageClassifier) -> n
     return images
 
 
-def find_probabilities(loss: str) -> Callable[[jax.Array], jax.Array]:
-    """The function from logits to probabilities, for a model that was trained with `loss`."""
+def find_ranking(loss: str) -> Callable[[jax.Array, int], tuple[jax.Array, ...]]:
+    """The function (logits, k) -> probabilities [B, k], classes [B, k] for a model of this `loss`.
+
+    Of one that predicts numbers, -> (numbers [B, D],).
+    """
+    if loss in REGRESSION_LOSSES:
+        return lambda outputs, top_k: (outputs,)
     if loss not in PROBABILITIES:
         raise ConfigError(
             f"The model was trained with the loss {loss!r}; probabilities are known of "
             f"{', '.join(PROBABILITIES)}: say which with --loss."
         )
-    return PROBABILITIES[loss]
+    return lambda logits, top_k: jax.lax.top_k(PROBABILITIES[loss](logits), top_k)
 
 
-def name_classes(
-    batch: tuple[list[Loaded], tuple[jax.Array, jax.Array]] | None,
+def named(
+    batch: tuple[list[Loaded], tuple[jax.Array, ...]] | None,
     names: Sequence[str],
     threshold: float,
 ) -> Iterator[Prediction]:
-    """The predictions of a batch, if there is one: its pictures, and their ranked classes."""
+    """The predictions of a batch, if there is one: its pictures, and what `find_ranking` gave."""
     if batch is None:
         return
     pictures, ranked = batch
@@ -196,9 +202,14 @@ def name_classes(
     ):
         if not picture.error and not np.isfinite(row[0]).all():
             picture = picture._replace(error="the model's output for it is not finite")
-        ranks = zip(*row, strict=True)
-        classes = (RankedClass(k, names[k], p) for p, k in ranks if p >= threshold)
-        yield Prediction(picture.path, () if picture.error else tuple(classes), picture.error)
+        if picture.error:
+            yield Prediction(picture.path, (), picture.error)
+        elif len(row) == 1:
+            yield Prediction(picture.path, (), values=tuple(zip(names, *row, strict=True)))
+        else:
+            ranks = zip(*row, strict=True)
+            classes = (RankedClass(k, names[k], p) for p, k in ranks if p >= threshold)
+            yield Prediction(picture.path, tuple(classes))
 
 
 def each(pictures: Picture | Iterable[Picture]) -> Iterable[Picture]:
@@ -248,7 +259,10 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.predict", "Tells the classes of pictures.")
     parser.add_argument(
-        "model", type=storage.expand, metavar="MODEL", help="a workdir, an export, .npz, ..."
+        "model",
+        type=storage.expand,
+        metavar="MODEL",
+        help="a workdir, an export, .npz, hf:..., ...",
     )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, a folder, a glob, or -")
     add_model_flags(parser)
@@ -261,7 +275,9 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         help="of these, only classes at least so probable, such as 0.5",
     )
     parser.add_argument(
-        "--loss", choices=tuple(PROBABILITIES), help="it was trained with; default: as MODEL says"
+        "--loss",
+        choices=(*PROBABILITIES, *REGRESSION_LOSSES),
+        help="it was trained with; default: as MODEL says",
     )
     parser.add_argument(
         "--format", choices=tuple(FORMATS), help="default: as --output ends, else text"
@@ -301,6 +317,8 @@ def run(arguments: Sequence[str]) -> int:
     paths = find_files(flags.inputs, sys.stdin.buffer)
     model = load_classifier(flags.model, flags)
     top_k = min(flags.top_k, model.options.num_classes)
+    numbers = (flags.loss or model.loss) in REGRESSION_LOSSES
+    columns = Columns(top_k, class_names_of(model) if numbers else ())
     count: collections.Counter[str] = collections.Counter()
 
     def counted(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
@@ -319,7 +337,7 @@ def run(arguments: Sequence[str]) -> int:
             batch_size=flags.batch_size,
         )
         with contextlib.closing(predictions):
-            FORMATS[flags.format](file, counted(predictions), top_k)
+            FORMATS[flags.format](file, counted(predictions), columns)
     if not count["unreadable"]:
         return DONE
     logger.warning("%d of %d files could not be read.", count["unreadable"], count.total())

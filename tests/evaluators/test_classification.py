@@ -1,5 +1,7 @@
 """Accuracy and loss over whole splits, against NumPy over all images at once."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.states import mesh_of
 from vit_jax.devices import sharding
-from vit_jax.evaluators.classification import ClassificationMeans
+from vit_jax.evaluators.classification import Classification, ClassificationMeans
 from vit_jax.objectives.losses import LOSSES
 
 
@@ -84,6 +86,7 @@ def test_padding_may_hold_anything():
 
 def test_masked_rows_anywhere_are_not_counted():
     problem = Problem(10, num_classes=10)
+    problem.labels[1:4] = problem.logits[1:4].argmax(-1)  # They would all be right.
     batches = list(problem.batches(4))
     batches[0]["mask"] = batches[0]["mask"].at[1:].set(False)
     readable = [0, *range(4, 10)]
@@ -114,6 +117,8 @@ def test_top_5_is_reported_above_five_classes(num_classes, has_top5):
     if not has_top5:
         del expected["top5_accuracy"]
     assert found == pytest.approx(expected, rel=1e-5)
+    setting = types.SimpleNamespace(data=types.SimpleNamespace(num_classes=num_classes))
+    assert set(Classification().metrics(setting)) == set(found), "what a run may call the best by"
 
 
 @pytest.mark.parametrize("axes", [{"data": 8}, {"data": 2, "fsdp": 4}, {"data": 4, "tensor": 2}])

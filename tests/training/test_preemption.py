@@ -12,8 +12,8 @@ import pytest
 
 from tests.runs import LIMIT_SECONDS, connected, start, start_command
 from vit_jax.errors import PreemptedError
+from vit_jax.training.clock import STEPS_IN_FLIGHT
 from vit_jax.training.preemption import AHEAD, Agreement, stop_signal
-from vit_jax.training.step_log import STEPS_IN_FLIGHT
 
 
 def test_launchers_know_the_exit_code():

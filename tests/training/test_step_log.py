@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from vit_jax.errors import DataError, NonFiniteLossError
-from vit_jax.training.clock import Kind
-from vit_jax.training.step_log import STEPS_IN_FLIGHT, StepLog
+from vit_jax.training.clock import STEPS_IN_FLIGHT, Kind
+from vit_jax.training.step_log import StepLog
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def opened(tmp_path):
                 every_steps=every_steps,
                 batch_size=32,
                 num_train_examples=64,
-                macs=1_000_000,
+                flops_per_image=6_000_000,
                 max_skipped=max_skipped,
             )
         )

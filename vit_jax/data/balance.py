@@ -105,8 +105,8 @@ def read_balance(data: ml_collections.ConfigDict, source: Source) -> Balance | N
             raise ConfigError(
                 f"{key} draws images one by one: it needs --config.data.shuffle=global."
             )
-    if source.multi_label:
-        raise ConfigError(f"{key} is for images with one class each; here they may have several.")
+    if source.multi_label or source.numeric:
+        raise ConfigError(f"{key} is for images with one class each; these have others.")
     if not isinstance(source.labels, np.ndarray):
         raise DataError(
             f"{key}: {data.source} does not say which classes its images have before they are read. "

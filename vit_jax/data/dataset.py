@@ -62,6 +62,11 @@ class Dataset:
         """Whether an image has any number of classes."""
         return self.source is not None and self.source.multi_label
 
+    @property
+    def numeric(self) -> bool:
+        """Whether an image has numbers to predict instead of a class."""
+        return self.source is not None and self.source.numeric
+
 
 def with_index(data: ConfigDict, index_dir: str) -> ConfigDict:
     """A copy of `config.data` whose `index_dir` is a folder: its own, else the one given."""
@@ -98,7 +103,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     )
     check_size(data.source, len(source))
     names = source.class_names
-    check_classes(config, len(names), source.multi_label)
+    check_classes(config, len(names), source.multi_label or source.numeric)
     balance = read_balance(data, source)
     if data.cache_gib:
         source = Cached(source, channels, data.cache_gib, decoding_of(data))
@@ -124,7 +129,7 @@ def check_classes(config: ConfigDict, found: int, several: bool) -> None:
     Args:
       config: of the run.
       found: classes in the data.
-      several: whether an image has any number of them: then it must be the same number.
+      several: whether a label is an array with a number for each: then it must be the same number.
     """
     wanted, source = config.model.num_classes, config.data.source
     if wanted and found > wanted:
@@ -134,8 +139,8 @@ def check_classes(config: ConfigDict, found: int, several: bool) -> None:
         )
     if several and wanted not in (0, found):
         raise ConfigError(
-            f"config.model.num_classes={wanted}: images with several classes have targets for the "
-            f"{found} of {source!r}; set it to 0."
+            f"config.model.num_classes={wanted}: its images have targets for the {found} of "
+            f"{source!r}; set it to 0."
         )
 
 

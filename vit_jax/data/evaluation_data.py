@@ -169,7 +169,14 @@ class EvaluationData:
         )
 
     def _labelled(self, source: Source, name: str) -> Source:
-        """The source with the model's labels."""
+        """The source with the model's labels; numbers to predict are what they are."""
+        if source.numeric:
+            if len(source.class_names) == self.num_classes:
+                return source
+            raise ClassesDifferError(
+                f"{name}: the model predicts {self.num_classes:,} numbers, the data has "
+                f"{len(source.class_names):,}: {', '.join(source.class_names)}."
+            )
         try:
             labels, remark = match_classes(self.class_names, self.num_classes, source.class_names)
         except ClassesDifferError as error:

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from vit_jax.data.dataset import Dataset
 from vit_jax.data.evaluation_data import EvaluationData
-from vit_jax.data.sources.examples import LabelSets, Source
+from vit_jax.data.sources.examples import LabelSets, Source, Targets
 from vit_jax.data.sources.registry import find_splits
 from vit_jax.data.sources.split_expressions import count_shared, read_parts
 from vit_jax.data.sources.splits import Splits, abbreviate, written_names
@@ -76,7 +76,7 @@ def check_classes_of_both(where: str, training: Source, evaluation: Source) -> N
 def _classes_with_images(source: Source) -> set[str] | None:
     """Their names; None where the labels are not at hand."""
     labels = source.labels
-    if labels is None:
+    if labels is None or isinstance(labels, Targets):
         return None
     numbers = np.unique(labels.classes if isinstance(labels, LabelSets) else labels)
     return {source.class_names[number] for number in numbers.tolist()}

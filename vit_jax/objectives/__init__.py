@@ -19,8 +19,10 @@ from vit_jax.network import Network
 from vit_jax.objectives.base import Labels, Objective
 from vit_jax.objectives.classification import Classification
 from vit_jax.objectives.distillation import Distillation
+from vit_jax.objectives.losses import LOSSES
 from vit_jax.objectives.masked_autoencoder import MaskedAutoencoder
 from vit_jax.objectives.masked_patches import MaskedPatches
+from vit_jax.objectives.regression import REGRESSION_LOSSES, Regression
 from vit_jax.objectives.self_distillation import SelfDistillation
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -28,8 +30,17 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "distillation": Distillation,
     "masked_autoencoder": MaskedAutoencoder,
     "masked_patches": MaskedPatches,
+    "regression": Regression,
     "self_distillation": SelfDistillation,
 }
+
+
+LOSS_NAMES = (*LOSSES, *REGRESSION_LOSSES)  # That `model.json` may name.
+
+
+def evaluators_of(loss: str) -> str:
+    """The evaluators that a model is measured by where none are named, by the loss of its training."""
+    return (Regression if loss in REGRESSION_LOSSES else Classification).EVALUATORS
 
 
 def register(name: str, objective: type[Objective]) -> None:

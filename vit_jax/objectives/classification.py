@@ -39,6 +39,11 @@ class Classification(Objective):
 
     def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
         super().__init__(options, network, labels, teacher)
+        if labels.numeric:
+            raise ConfigError(
+                "config.objective.name=classification needs classes, and the data has numbers: set "
+                "--config.objective.name=regression."
+            )
         if labels.several and options.loss == "softmax":
             raise ConfigError(
                 "config.objective.loss=softmax expects one class an image, and the data has images "

@@ -104,11 +104,18 @@ class Experiment:
         return Inputs(self.dataset.num_examples, digest, self.objective.digest())
 
     @property
+    def flops_per_image(self) -> int:
+        """FLOPs of an image in an update, nothing recomputed; sharpness takes two gradients."""
+        gradients = 2 if self.config.optimizer.sharpness.rho else 1
+        return gradients * self.objective.training_flops()
+
+    @property
     def batch(self) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes of one batch, split over the mesh."""
         rows, size = sharding.batch_sharding(self.mesh), self.config.batch_size
         image = (size, *self.options.image_size, self.options.channels)
-        targets = (self.dataset.num_classes,) if self.dataset.several_labels else ()
+        arrays = self.dataset.several_labels or self.dataset.numeric
+        targets = (self.dataset.num_classes,) if arrays else ()
         shapes = {
             "image": (image, self.preprocessing.dtype),
             "label": ((size, *targets), np.float32 if targets else np.int32),
@@ -172,7 +179,13 @@ def make_experiment(
     structure = model_structure(config.model.name, options)
     network = Network(structure, options, preprocessing, mesh)
     weights = dataset.balance.weights if dataset.balance else ()
-    labels = Labels(dataset.class_names, dataset.num_classes, dataset.several_labels, weights)
+    labels = Labels(
+        dataset.class_names,
+        dataset.num_classes,
+        several=dataset.several_labels,
+        weights=weights,
+        numeric=dataset.numeric,
+    )
     objective = objectives.make_objective(config.objective, network, labels, config.init_teacher)
 
     def params(key: jax.Array) -> dict:

@@ -21,6 +21,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from vit_jax import storage
+from vit_jax.writers import Writers
 
 FLUSH_SECONDS = 30.0  # After the last flush, a record is brought to the disk at once.
 
@@ -42,6 +43,7 @@ class MetricsWriter:
         start_step: the step that the run starts or resumes from. Records of later steps, and a
             half-written last line, are cut; at 0 the file starts empty.
         is_writer: whether this process writes; others only read the last records.
+        trackers: get the same metrics and pictures; closed with the files.
 
     Attributes:
         last_record: the last record up to `start_step`; empty for a new run.
@@ -49,8 +51,16 @@ class MetricsWriter:
         cut_values: the same with the records that were cut.
     """
 
-    def __init__(self, workdir: str | os.PathLike[str], *, start_step: int, is_writer: bool = True):
+    def __init__(
+        self,
+        workdir: str | os.PathLike[str],
+        *,
+        start_step: int,
+        is_writer: bool = True,
+        trackers: Writers | None = None,
+    ):
         self._is_writer = is_writer
+        self._trackers = trackers or Writers({})
         self._record: dict[str, Any] = {}
         self._flushed = -math.inf
         self._workdir = os.fspath(workdir)
@@ -103,6 +113,7 @@ class MetricsWriter:
         if not self._is_writer:
             return
         self._write_event(step, summary.image(name, image, dataformats="HWC"))
+        self._trackers.image(step, name, image)
         png = io.BytesIO()
         Image.fromarray(image).save(png, "PNG")
         file = f"{name.rpartition('/')[2]}.png"
@@ -127,6 +138,7 @@ class MetricsWriter:
         self.flush()
         self._lines.close()
         self._events.close()
+        self._trackers.close()
 
     def _write_record(self) -> None:
         if not self._record:
@@ -138,6 +150,7 @@ class MetricsWriter:
         self._next_step = step + 1
         scalars = [Summary.Value(tag=n, simple_value=v) for n, v in record.items()]
         self._write_event(step, Summary(value=scalars))
+        self._trackers.scalars(step, record)
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self._flush()
 

@@ -17,7 +17,7 @@ import jax
 from jax._src.distributed import global_state  # Its key-value store has no public name.
 
 from vit_jax.signals import watched
-from vit_jax.training.step_log import STEPS_IN_FLIGHT
+from vit_jax.training.clock import STEPS_IN_FLIGHT
 
 # No process dispatches step s + `AHEAD` before all have dispatched s + 1, whose metrics it reads
 # first: so all hear in time of what one of them said after step s.

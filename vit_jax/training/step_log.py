@@ -11,19 +11,19 @@ from typing import Any
 import jax
 import numpy as np
 
+from vit_jax.config import resolved
 from vit_jax.console import Console, format_line, python_command
 from vit_jax.devices import hardware
 from vit_jax.errors import DataError, NonFiniteLossError
 from vit_jax.training import clock as clocks
-from vit_jax.training.clock import Clock, Kind, Throughput
+from vit_jax.training.clock import STEPS_IN_FLIGHT, Clock, Kind, Throughput
 from vit_jax.training.experiment import Experiment
 from vit_jax.training.metrics_files import MetricsWriter
+from vit_jax.writers import Writers, open_writers
 
 logger = logging.getLogger(__name__)
 
 SLOW_DATA = 0.25  # Share of the time spent waiting for data from which on advice is given.
-STEPS_IN_FLIGHT = 2  # The host dispatches so many steps ahead of the metrics that it reads.
-TRAINING_FLOPS_PER_MAC = 6  # 2 per multiply-accumulate; backward costs twice the forward pass.
 
 
 def open_log(
@@ -31,6 +31,8 @@ def open_log(
 ) -> "StepLog":
     """The log of a run in its workdir, which goes on after `start_step` updates."""
     config, dataset = experiment.config, experiment.dataset
+    names = config.log.writers if jax.process_index() == 0 else ()
+    trackers = open_writers(names, directory, config.log.project, resolved(config))
     return StepLog(
         directory,
         start_step=start_step,
@@ -38,8 +40,9 @@ def open_log(
         every_steps=config.log_every_steps,
         batch_size=config.batch_size,
         num_train_examples=dataset.num_examples,
-        macs=experiment.options.macs(),
+        flops_per_image=experiment.flops_per_image,
         max_skipped=config.data.max_skipped if dataset.skipping else None,
+        trackers=trackers,
     )
 
 
@@ -55,8 +58,9 @@ class StepLog:
         every_steps: int,
         batch_size: int,
         num_train_examples: int,
-        macs: int,
+        flops_per_image: int,
         max_skipped: float | None = None,
+        trackers: Writers | None = None,
     ):
         """Opens the files.
 
@@ -67,11 +71,14 @@ class StepLog:
           every_steps: how often to report.
           batch_size: images per update.
           num_train_examples: that make an epoch.
-          macs: multiply-accumulates of one image's forward pass.
+          flops_per_image: of an update.
           max_skipped: share of the examples that may be unreadable; None: they are errors anyway.
+          trackers: get the same metrics and pictures as the files; of process 0 alone.
         """
         is_writer = jax.process_index() == 0
-        self._writer = MetricsWriter(directory, start_step=start_step, is_writer=is_writer)
+        self._writer = MetricsWriter(
+            directory, start_step=start_step, is_writer=is_writer, trackers=trackers
+        )
         self._console = Console(total_steps, start_step, is_writer)
         before = clocks.spent_before(self._writer.last_values, self._writer.cut_values)
         self.clock = Clock(since=clocks.free_since(), before=before)
@@ -80,7 +87,7 @@ class StepLog:
             batch_size=batch_size,
             total_steps=total_steps,
             num_devices=jax.device_count(),
-            flops_per_image=TRAINING_FLOPS_PER_MAC * macs,
+            flops_per_image=flops_per_image,
             peak_flops=hardware.peak_flops(jax.devices()[0]),
             device_hours=self._writer.last_values.get("train/device_hours") or 0.0,
         )

@@ -245,7 +245,7 @@ def test_evaluation_alone_has_its_own_classes(write, data):
         ("path,label\n", "list.csv lists no images"),
         ("file,label\n1,a\n", r"csv:2: expected path.*there are file, label"),
         ("path,class\n1,a\n", r"csv:2: expected path.*there are path, class"),
-        ("path,label,labels\n1,a,a\n", "csv:2: expected path, and either label or labels"),
+        ("path,label,labels\n1,a,a\n", "csv:2: expected path, and one of label, labels"),
         ("path,label\n1,a\n2\n", "csv:3: 1 fields, but the first line has 2"),
         ("path,label\n1,a,b\n", "csv:2: 3 fields, .* must be in quotes"),
         ("path,label\n1,a\n2, \n", r"csv:3: label is ' ', expected a class"),

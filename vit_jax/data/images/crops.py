@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax.data.images.picture import Picture, size_of
 from vit_jax.data.images.resizing import Box, Resizer, Size, without_excess
 from vit_jax.errors import ConfigError
-from vit_jax.kinds import Count, Share
+from vit_jax.kinds import Pixels, Share
 
 LEAST_RATIO, GREATEST_RATIO = 3 / 4, 4 / 3  # Width / height of a box.
 
@@ -133,7 +133,7 @@ def simple_random(
     size: Size,
     resize: Resizer,
     /,
-    padding: Count = 4,
+    padding: Pixels = 4,
 ) -> np.ndarray:
     """The shorter side resized to the model's, mirrored outwards by `padding` pixels, cut at random.
 
@@ -154,7 +154,7 @@ def resize_crop(
     size: Size,
     resize: Resizer,
     /,
-    side: Count,
+    side: Pixels,
 ) -> np.ndarray:
     """The whole image resized to `side` × `side`, cut at random.
 
@@ -170,7 +170,7 @@ def resize_small_crop(
     size: Size,
     resize: Resizer,
     /,
-    side: Count,
+    side: Pixels,
 ) -> np.ndarray:
     """The shorter side resized to `side`, cut at random.
 
@@ -189,7 +189,7 @@ def pad(
     size: Size,
     resize: Resizer,
     /,
-    padding: Count = 4,
+    padding: Pixels = 4,
 ) -> np.ndarray:
     """The whole image resized, bordered by `padding` black pixels, cut at random."""
     array = np.pad(resize(image, size), ((padding, padding), (padding, padding), (0, 0)))

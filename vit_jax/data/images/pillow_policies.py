@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from vit_jax.data.images.picture import as_array, as_pillow
-from vit_jax.kinds import Amount, Count, Share
+from vit_jax.kinds import Amount, Few, Share
 
 
 class Geometry(NamedTuple):
@@ -142,7 +142,7 @@ def randaug_timm(
     image: np.ndarray,
     rng: np.random.Generator,
     /,
-    layers: Count = 2,
+    layers: Few = 2,
     magnitude: Amount = 9.0,
     magnitude_std: Amount = 0.5,
     probability: Share = 0.5,

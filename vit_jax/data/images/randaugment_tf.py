@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from vit_jax.kinds import Amount, Count
+from vit_jax.kinds import Amount, Few
 
 FILL = 128  # Outside the image, and where it is cut out.
 TRANSLATION = 100  # Pixels at magnitude 10.
@@ -27,7 +27,7 @@ def randaug_tf(
     image: np.ndarray,
     rng: np.random.Generator,
     /,
-    layers: Count = 2,
+    layers: Few = 2,
     magnitude: Amount = 10.0,
 ) -> np.ndarray:
     """RandAugment as in TensorFlow: `layers` of 16 operations in turn, each at `magnitude` of 10.

@@ -59,6 +59,7 @@ def train_transform(
         ConfigError: an operation cannot work.
     """
     crop, augmentations = train_operations(data)
+    _check_memory(image_size, channels, data.max_image_gib)
     _check_pixels(augmentations, data.dtype, channels)
     transform = functools.partial(
         _train,
@@ -73,6 +74,16 @@ def train_transform(
     # What cannot work is an error now, not in a thread.
     transform(np.zeros((*image_size, channels), np.uint8), np.random.default_rng(0))
     return transform
+
+
+def _check_memory(image_size: tuple[int, int], channels: int, max_gib: float) -> None:
+    """Raises ConfigError for images of the model's size that would fill the memory."""
+    gib = image_size[0] * image_size[1] * channels / 2**30
+    if gib > max_gib:
+        raise ConfigError(
+            f"config.model.image_size={image_size} with {channels:,} channels: an image would take "
+            f"{gib:.3g} GiB, more than config.data.max_image_gib={max_gib:g}."
+        )
 
 
 def _check_pixels(augmentations: tuple[Operation, ...], dtype: str, channels: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.data.images.jpeg import Jpeg
 from vit_jax.data.images.picture import STANDARD, Decoding, decode_for_later
-from vit_jax.data.sources.examples import Example, LabelSets, Source
+from vit_jax.data.sources.examples import Example, Labels, Source
 from vit_jax.data.sources.views import View
 from vit_jax.errors import DataError
 
@@ -34,7 +34,7 @@ class Cached(View):
         self._lock = threading.Lock()
 
     @property
-    def labels(self) -> np.ndarray | LabelSets | None:
+    def labels(self) -> Labels | None:
         """The source's own."""
         return self.source.labels
 

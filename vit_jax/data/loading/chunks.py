@@ -38,7 +38,7 @@ class Skipping:
         dtype: str = "uint8",
     ) -> Skipping:
         """Black images without a class, for what `source` cannot read."""
-        label = np.zeros(num_classes, np.float32) if source.multi_label else 0
+        label = np.zeros(num_classes, np.float32) if source.multi_label or source.numeric else 0
         return cls(np.zeros(image_shape, dtype), label)
 
     def report(self, unread: list[tuple[str, str]]) -> None:

@@ -1,6 +1,6 @@
 """`config.data.columns`: which columns of a manifest, or keys of its JSON lines, are meant.
 
-path=file_name, label=breed             other names than `path`, `label`, `labels`, `split`
+path=file_name, label=breed             other names than those in `NAMES`
 path=train/{id}.jpg, label=breed        made of a column, with text around it
 """
 
@@ -13,11 +13,11 @@ from vit_jax.data.sources.splits import abbreviate
 from vit_jax.errors import DataError
 from vit_jax.kinds import Kind
 
-NAMES = ("path", "label", "labels", "split")
+ANSWERS = ("label", "labels", "target", "targets")  # Of an image: one of them.
+NAMES = ("path", *ANSWERS, "split")
 
 _PART = re.compile(rf"\s*({'|'.join(NAMES)})\s*=\s*([^,]*[^,\s])\s*")
 _FIELD = re.compile(r"\{([^{}]+)\}")
-_EXCLUSIVE = {"label": "labels", "labels": "label"}
 _FILE_NAME = (
     "file_name"  # What `metadata.jsonl` and `metadata.csv` of Hugging Face have for a path.
 )
@@ -32,7 +32,7 @@ def is_columns(value: Any) -> bool:
 
 
 Columns = Annotated[
-    str, Kind("NAME=COLUMN,... where NAME is path, label, labels or split, or ''", is_columns)
+    str, Kind(f"NAME=COLUMN,... where NAME is one of {', '.join(NAMES)}; or ''", is_columns)
 ]
 
 
@@ -44,7 +44,8 @@ def read_columns(text: str) -> dict[str, str]:
 
 def renamed(cells: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
     """A row under the names that manifests know; raises DataError if it lacks a column."""
-    result = {name: cell for name, cell in cells.items() if _EXCLUSIVE.get(name) not in columns}
+    left_out = set(ANSWERS) - columns.keys() if columns.keys() & set(ANSWERS) else set()
+    result = {name: cell for name, cell in cells.items() if name not in left_out}
     if "path" not in cells and _FILE_NAME in cells:
         result["path"] = cells[_FILE_NAME]
     return result | {

@@ -18,8 +18,8 @@ _MOST_NAMES = 1 << 21  # Of a digest: some seconds.
 class Example(NamedTuple):
     """One labelled image.
 
-    `image` is an encoded file's bytes or uint8 [H, W, C]; `label` lies in [0, classes), or is
-    float32 [classes] of 0 and 1 where an image has several; `name` is unique within the source, such
+    `image` is an encoded file's bytes or what one holds, [H, W, C]; `label` lies in [0, classes), or
+    is float32 [classes] of 0 and 1 where an image has several, or float32 [targets]; `name` is unique within the source, such
     as "train/cat/1.jpg" or "train/123".
     """
 
@@ -67,6 +67,26 @@ class LabelSets(Sequence):
         return indices, restricted.take(indices)
 
 
+@dataclasses.dataclass(frozen=True)
+class Targets(Sequence):
+    """Numbers to predict instead of classes: those of example i are `values[i]`."""
+
+    values: np.ndarray  # float32 [N, D]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.values[index]
+
+    def take(self, indices: np.ndarray) -> Targets:
+        """Those of the examples at `indices`, in that order."""
+        return Targets(self.values[indices])
+
+
+Labels = np.ndarray | LabelSets | Targets  # int32 [N], or sets, or numbers
+
+
 class Source:
     """Random access to the examples of one split; picklable, for worker processes.
 
@@ -74,18 +94,23 @@ class Source:
     many at once (`fetch`): each of the two is made of the other.
 
     Attributes:
-        class_names: by label.
-        labels: int32 [N] or `LabelSets`; None where they are not at hand. In a dataclass
+        class_names: by label; of numbers to predict, what they are called.
+        labels: int32 [N], `LabelSets` or `Targets`; None where they are not at hand. In a dataclass
             `= dataclasses.field()` makes an argument of it.
     """
 
     class_names: tuple[str, ...]
-    labels: np.ndarray | LabelSets | None = None
+    labels: Labels | None = None
 
     @property
     def multi_label(self) -> bool:
         """Whether an example has any number of classes, so that its label is an array."""
         return isinstance(self.labels, LabelSets)
+
+    @property
+    def numeric(self) -> bool:
+        """Whether an example has numbers to predict instead of a class: its label is an array."""
+        return isinstance(self.labels, Targets)
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -121,6 +146,8 @@ def digest_of(source: Source) -> str:
     """
     labels = source.labels
     arrays = [labels.classes, labels.ends] if isinstance(labels, LabelSets) else [labels]
+    if isinstance(labels, Targets):
+        arrays = [labels.values.view(np.int32)]
     digest = hashlib.blake2b(f"{len(source)}".encode(), digest_size=8)
     for array in arrays:
         if array is not None:

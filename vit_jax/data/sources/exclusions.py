@@ -16,7 +16,7 @@ import re
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.data.sources.examples import LabelSets, Source
+from vit_jax.data.sources.examples import LabelSets, Source, Targets
 from vit_jax.data.sources.splits import abbreviate
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import DataError
@@ -74,7 +74,9 @@ def leave_out(source: Source, path: str) -> Source:
 def _classes_of(source: Source) -> set[int]:
     """The classes that have an example; none where the labels are not at hand."""
     values = source.labels.classes if isinstance(source.labels, LabelSets) else source.labels
-    return set() if values is None else set(np.unique(values).tolist())
+    if values is None or isinstance(values, Targets):
+        return set()
+    return set(np.unique(values).tolist())
 
 
 def read_list(path: str) -> set[str]:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import ml_collections
 import numpy as np
 
-from vit_jax.data.sources.examples import LabelSets, Source
+from vit_jax.data.sources.examples import Labels, Source
 from vit_jax.data.sources.splits import Splits, uniform_hash
 from vit_jax.kinds import Kind
 
@@ -32,7 +32,7 @@ class Pool(NamedTuple):
     """What is known of the examples that some are held out of."""
 
     hashes: np.ndarray  # float64 [N], `uniform_hash` of their names
-    labels: np.ndarray | LabelSets  # int32 [N], or sets
+    labels: Labels
     class_names: Sequence[str]  # by label
 
 
@@ -79,11 +79,11 @@ def hold_out(
 
 
 def held_out(pool: Pool, data: ml_collections.ConfigDict) -> np.ndarray:
-    """Which examples of `pool` are held out: bool [N]. Those with several labels are by hash."""
+    """Which examples of `pool` are held out: bool [N]. Those without one class each are by hash."""
     if not (data.fold or data.held_out_fraction):
         return np.zeros(len(pool.hashes), bool)
     number, count = map(int, data.fold.split("/")) if data.fold else (1, 0)
-    if data.holding_out == "hash" or isinstance(pool.labels, LabelSets):
+    if data.holding_out == "hash" or not isinstance(pool.labels, np.ndarray):
         if data.fold:
             return (pool.hashes >= (number - 1) / count) & (pool.hashes < number / count)
         return lowest_hashes(pool.hashes, data.held_out_fraction)

@@ -3,6 +3,8 @@
     path      relative to the manifest, or absolute, or a URL
     label     the class, by name or by number
     labels    instead of it: any number of classes; in CSV joined by ";", in JSON a list
+    target    instead of it: a number to predict
+    targets   instead of it: several numbers; in CSV joined by ";", in JSON a list
     split     optional: train, validation, test or another name in `split_names`; without
               it a fraction is held out
 
@@ -26,8 +28,8 @@ import ml_collections
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.data.sources.columns import NAMES, read_columns, renamed
-from vit_jax.data.sources.examples import LabelSets, Source
+from vit_jax.data.sources.columns import ANSWERS, NAMES, read_columns, renamed
+from vit_jax.data.sources.examples import LabelSets, Source, Targets
 from vit_jax.data.sources.holding_out import Pool, held_out, hold_out
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.data.sources.names import ImageFiles, Names
@@ -39,10 +41,18 @@ from vit_jax.data.sources.splits import (
     uniform_hash,
     with_synonyms,
 )
+from vit_jax.data.sources.targets import (
+    read_target,
+    read_targets,
+    same_length,
+    target_names,
+)
 from vit_jax.data.sources.views import Subset
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.kinds import shown
 
+LISTS = {"labels", "targets"}  # Columns that CSV joins by ";".
+TARGETS = ("target", "targets")
 _MOST_CLASSES = 1 << 20  # A number beyond it is an identifier rather than a class's number.
 
 
@@ -54,6 +64,7 @@ class Row(NamedTuple):
     labels: Sequence[str]
     split: str | None
     single: bool  # whether the column is `label`
+    targets: Sequence[float] = ()  # numbers to predict instead of labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +80,7 @@ class Table:
     words: tuple[str, ...]  # the labels as they are written
     single: bool  # whether the column is `label`
     protocols: dict[str, int]  # of the paths -> the first line with each
+    targets: np.ndarray  # float32 [N, D], numbers to predict instead of labels; D is 0 where none
 
 
 def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Splits:
@@ -91,6 +103,8 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
         raise DataError(f"{key}: no such file.")
     table = _read_table(file, storage.version_of(file), data.columns)
     _check_protocols(table, data.protocols)
+    if table.targets.shape[1]:
+        return _splits_of_targets(table, data)
     training = _training_images(table, data)
     classes, numbers = _classes(table, training, shape.num_classes)
     least = 2 if table.single else 1
@@ -108,8 +122,24 @@ def manifest(location: str, data: ml_collections.ConfigDict, shape: Shape) -> Sp
         _check_classes(table, indices, classes, numbers)
         return Subset(images, indices)
 
+    return _splits(table, open_part, data)
+
+
+def _splits_of_targets(table: Table, data: ml_collections.ConfigDict) -> Splits:
+    """The splits of a manifest with numbers to predict."""
+    columns, count = read_columns(data.columns), table.targets.shape[1]
+    column = next((columns[name] for name in TARGETS if name in columns), "target")
+    names, targets = target_names(column, count), Targets(table.targets)
+    images = ImageFiles(os.path.dirname(table.file), table.paths, targets, names)
+    return _splits(table, lambda indices: Subset(images, indices), data)
+
+
+def _splits(
+    table: Table, open_part: Callable[[np.ndarray], Source], data: ml_collections.ConfigDict
+) -> Splits:
+    """The splits that the lines name, or those that some images are held out for."""
     if table.splits[0] < 0:
-        splits = hold_out(lambda: _pool(table), open_part, data, file)
+        splits = hold_out(lambda: _pool(table), open_part, data, table.file)
     else:
         splits = {
             SPLITS[number]: functools.partial(open_part, np.flatnonzero(table.splits == number))
@@ -202,9 +232,13 @@ def _read_table(file: str, version: storage.Version, columns: str) -> Table:
     labels, ends, lines = array.array("i"), array.array("q"), array.array("q")
     hashes, splits, single = array.array("d"), array.array("b"), array.array("b")
     protocols: dict[str, int] = {}
+    targets, width = array.array("f"), 0
 
     def paths() -> Iterator[str]:
+        nonlocal width
         for row in _read_rows(file, read_columns(columns)):
+            width = same_length(row.targets, width, f"{file}:{row.line}")
+            targets.extend(row.targets)
             labels.extend(words.setdefault(label, len(words)) for label in row.labels)
             ends.append(len(labels))
             lines.append(row.line)
@@ -229,6 +263,7 @@ def _read_table(file: str, version: storage.Version, columns: str) -> Table:
         tuple(words),
         all(single),
         protocols,
+        np.array(targets, np.float32).reshape(len(names), width)[order],
     )
     _check_unique(table)
     return table
@@ -256,8 +291,8 @@ def _read_rows(file: str, columns: dict[str, str]) -> Iterator[Row]:
             for line, read in _READERS[suffix](text, file):
                 where = f"{file}:{line}"
                 cells = renamed(read, columns, where)
-                if suffix == ".csv" and "labels" in cells:
-                    cells["labels"] = [name for name in cells["labels"].split(";") if name.strip()]
+                for name in LISTS & cells.keys() if suffix == ".csv" else ():
+                    cells[name] = [part for part in cells[name].split(";") if part.strip()]
                 expected = expected or _columns(cells, where)
                 yield _row(line, cells, expected, where)
     except UnicodeDecodeError:
@@ -270,9 +305,11 @@ def _read_rows(file: str, columns: dict[str, str]) -> Iterator[Row]:
 
 def _columns(cells: dict[str, Any], where: str) -> dict[str, bool]:
     found = {name: name in cells for name in NAMES}
-    if not found["path"] or found["label"] == found["labels"]:
+    if found["label"] or found["labels"]:  # Then a column called target is one of the others.
+        found |= {"target": False, "targets": False}
+    if not found["path"] or sum(found[name] for name in ANSWERS) != 1:
         raise DataError(
-            f"{where}: expected path, and either label or labels, and perhaps split; there are "
+            f"{where}: expected path, and one of {', '.join(ANSWERS)}, and perhaps split; there are "
             f"{', '.join(map(str, cells)) or 'none'}. Name them with config.data.columns, such as "
             "path=image,label=breed."
         )
@@ -281,7 +318,7 @@ def _columns(cells: dict[str, Any], where: str) -> dict[str, bool]:
 
 def _row(line: int, cells: dict[str, Any], expected: dict[str, bool], where: str) -> Row:
     for name, there in expected.items():
-        if (name in cells) != there:
+        if (there and name not in cells) or (name in cells and not there and name not in TARGETS):
             raise DataError(f"{where}: {name!r} must be in every line or in none.")
     path, split = cells["path"], cells.get("split")
     if not isinstance(path, str) or not path or "\0" in path:
@@ -294,6 +331,10 @@ def _row(line: int, cells: dict[str, Any], expected: dict[str, bool], where: str
         split = _split(split, where)
     if expected["label"]:
         return Row(line, path, (_word(cells["label"], where),), split, True)
+    if expected["target"]:
+        return Row(line, path, (), split, False, (read_target(cells["target"], where),))
+    if expected["targets"]:
+        return Row(line, path, (), split, False, read_targets(cells["targets"], where))
     if not isinstance(cells["labels"], list):
         raise DataError(f"{where}: labels is {cells['labels']!r}, expected a list.")
     labels = dict.fromkeys(_word(label, where) for label in cells["labels"])

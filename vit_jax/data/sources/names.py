@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from vit_jax import storage
-from vit_jax.data.sources.examples import Example, LabelSets, Source, as_label
+from vit_jax.data.sources.examples import Example, Labels, Source, as_label
 from vit_jax.errors import DataError
 
 _CHUNK = 1 << 16  # Names that are moved at once, which bounds what is held twice.
@@ -106,7 +106,7 @@ class ImageFiles(Source):
 
     root: str
     names: Names
-    labels: np.ndarray | LabelSets = dataclasses.field()  # int32 [N], or sets
+    labels: Labels = dataclasses.field()
     class_names: tuple[str, ...]
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from vit_jax.data.sources.parquet_columns import read_column
 from vit_jax.data.sources.parquet_pages import ABSENT, PREFIX, PageScan, decompress, open_parquet
 from vit_jax.data.sources.record_index import Index, open_index
-from vit_jax.data.sources.records import Records, attempt
+from vit_jax.data.sources.records import CHANGED, Records, attempt
 from vit_jax.errors import DataError
 
 IN_MEMORY = 1 << 28  # Bytes of a split's images, decompressed, that are held in each process.
@@ -178,7 +178,7 @@ class ColumnInPages:
         return page[start : start + int(self._index.shards[file]["bytes"][row])]
 
     def _changed(self, file: int) -> str:
-        return f"{self._index.paths[file]}: it has changed since it was indexed; start again"
+        return f"{self._index.paths[file]}: {CHANGED}"
 
     def __reduce__(self) -> tuple:
         return ColumnInPages, (self._index, self._column)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.data.sources.examples import LabelSets, Source
+from vit_jax.data.sources.examples import LabelSets, Source, Targets
 from vit_jax.data.sources.split_names import EVALUATION_SPLITS, SPLITS, find_by_purpose
 from vit_jax.data.sources.views import Labelled, Subset
 from vit_jax.errors import DataError
@@ -80,7 +80,10 @@ def describe_split(splits: Splits, split: str, source: Source) -> str:
 
 def _describe_classes(source: Source) -> str:
     names = source.class_names
-    if isinstance(labels := source.labels, LabelSets):
+    if isinstance(labels := source.labels, Targets):
+        ends = zip(names, labels.values.min(0), labels.values.max(0), strict=True)
+        return ", ".join(f"{name} from {low:.4g} to {high:.4g}" for name, low, high in ends)
+    if isinstance(labels, LabelSets):
         labels = labels.classes
     counted = names
     if labels is not None:
@@ -94,6 +97,9 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Labell
 
     Raises DataError if a class is unknown or named twice.
     """
+    labels = source.labels
+    if isinstance(labels, Targets):
+        raise DataError(f"config.data.classes: {where} has numbers to predict, no classes.")
     for name in names:
         if name not in source.class_names:
             near = difflib.get_close_matches(name, source.class_names, n=3, cutoff=0)
@@ -104,7 +110,6 @@ def select_classes(source: Source, names: tuple[str, ...], where: str) -> Labell
         if names.count(name) > 1:
             raise DataError(f"config.data.classes: {name!r} is named twice.")
     chosen = np.array([source.class_names.index(name) for name in names])
-    labels = source.labels
     if labels is None:
         logger.info("config.data.classes: every example of %s is read for its class.", where)
         labels = np.array([source[index].label for index in range(len(source))])

@@ -1,6 +1,6 @@
 """TFRecord files: a record is 8 bytes of length, 4 of checksum, the data, 4 of the data's checksum.
 
-Both checksums are verified: the length's where a file is indexed, both where a record is read.
+The length's checksum is verified when a file is scanned, the data's whenever a record is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 import google_crc32c
 
 from vit_jax.data.sources.record_index import Arrays, Forward, extents
-from vit_jax.data.sources.records import DamagedRecordError
+from vit_jax.data.sources.records import CHANGED
 from vit_jax.errors import DataError
 
 _HEADER, _FOOTER = 12, 4
@@ -47,17 +47,12 @@ def _damage(header: bytes, position: int) -> str:
 
 
 def data_of(record: bytes) -> bytes:
-    """The data of a record that `scan` found.
-
-    Raises DataError where there is none, or DamagedRecordError where its data has another checksum.
-    """
+    """The data of a record that `scan` found; raises DataError if it is none, or damaged."""
     if _length(record[:_HEADER]) != len(record) - _HEADER - _FOOTER:
-        raise DataError("there is no such record")
+        raise DataError(f"there is no such record: {CHANGED}")
     data = record[_HEADER:-_FOOTER]
     if masked_crc32c(data) != int.from_bytes(record[-_FOOTER:], "little"):
-        raise DamagedRecordError(
-            "the record is damaged (its data's checksum is wrong): copy the file again"
-        )
+        raise DataError("the record is damaged (its data's checksum is wrong): copy the file again")
     return data
 
 

@@ -7,10 +7,11 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from vit_jax.data.sources.examples import Example, LabelSets, Source, as_label
+from vit_jax.data.sources.examples import Example, Labels, LabelSets, Source, Targets, as_label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,11 @@ class View(Source):
     def multi_label(self) -> bool:
         """As the source says."""
         return self.source.multi_label
+
+    @property
+    def numeric(self) -> bool:
+        """As the source says."""
+        return self.source.numeric
 
     def __len__(self) -> int:
         return len(self.source)
@@ -51,7 +57,7 @@ class View(Source):
 class Labelled(View):
     """The examples of another source, with labels of their own."""
 
-    labels: np.ndarray | LabelSets = dataclasses.field()
+    labels: Labels = dataclasses.field()
     class_names: tuple[str, ...] = dataclasses.field()
 
     def seen(self, index: int, example: Example) -> Example:
@@ -66,7 +72,7 @@ class Subset(View):
     indices: np.ndarray
 
     @property
-    def labels(self) -> np.ndarray | LabelSets | None:
+    def labels(self) -> Labels | None:
         """Of these examples; None if the source does not have them at hand."""
         labels = self.source.labels
         return None if labels is None else labels.take(self.indices)
@@ -107,14 +113,21 @@ class Slices(Source):
         return self.parts[0][0].multi_label
 
     @property
-    def labels(self) -> np.ndarray | None:
+    def numeric(self) -> bool:
+        """As the first part says."""
+        return self.parts[0][0].numeric
+
+    @property
+    def labels(self) -> np.ndarray | Targets | None:
         """Of these examples; None if a part does not have them at hand, or examples have several."""
-        chosen = []
+        chosen: list[Any] = []
         for source, positions in self.parts:
             labels = source.labels
-            if not isinstance(labels, np.ndarray):
+            if labels is None or isinstance(labels, LabelSets):
                 return None
-            chosen.append(labels[list(positions)])
+            chosen.append(labels.take(np.array(positions, np.int64)))
+        if isinstance(chosen[0], Targets):
+            return Targets(np.concatenate([part.values for part in chosen]))
         return np.concatenate(chosen)
 
     def __len__(self) -> int:
