@@ -121,6 +121,7 @@ def test_resized_images(photographs, resized):
     assert np.abs(pictures[0] - np.asarray(expected, float)).mean() < 3
 
 
+@pytest.mark.slow  # Two processes that import what they need.
 def test_two_workers_write_the_same_bytes(photographs, resized, tmp_path):
     prepare_small(photographs, tmp_path / "two", "--num_workers=2")
     assert contents(tmp_path / "two") == contents(resized)

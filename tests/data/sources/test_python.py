@@ -153,7 +153,6 @@ def test_training(tmp_path):
     pairs = [(generator.integers(256, size=(8, 8, 1), dtype=np.uint8), n % 10) for n in range(64)]
     config = tiny.get_config()
     config.data.source = vit_jax.as_source("noise", train=pairs, validation=pairs[:8])
-    config.total_steps = 2
     result = train.run(config, str(tmp_path))
     assert result["eval/count"] == 8
     assert json.loads((tmp_path / "config.json").read_text())["config"]["data"]["source"] == (
