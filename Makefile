@@ -13,10 +13,13 @@ UPDATES ?= 2000
 FUZZ_MINUTES ?= 5
 CAMPAIGN_SEED ?= 0
 
-.PHONY: demo test test-all test-versions mutate campaign lint format install clean
+.PHONY: demo figures test test-all test-versions mutate campaign lint format install clean
 
 demo: install
 	$(BIN)/python -m vit_jax.main --config=configs/digits.py --workdir=runs/digits
+
+figures: demo
+	$(BIN)/python docs/figures.py
 
 test: lint
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=worksteal

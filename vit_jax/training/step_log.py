@@ -195,7 +195,8 @@ class StepLog:
 
     def _record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes metrics, with what all time so far was spent on."""
-        self._writer.write(step, {**metrics, **self.clock.metrics()})
+        metrics = {**metrics, **self.clock.metrics()}
+        self._writer.write(step, metrics)
         if self.last_record.get("step") != step:
             self.last_record = {"step": step}
         self.last_record.update(metrics)
