@@ -476,7 +476,7 @@ def test_bit_hyperrule(dataset, steps, warmup, drops, mixup, crop):
             "warmup_steps": warmup,
             "objective.loss": "softmax",
         },
-        init="BiT-M-R50x1.npz",
+        init="hf:timm/resnetv2_50x1_bit.goog_in21k",
         data__train_crop=f"resize_crop({crop[0]})",
         data__eval_crop="resize",
         model__image_size=crop[1],

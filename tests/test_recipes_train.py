@@ -9,7 +9,15 @@ from vit_jax import train
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.parameters import named_leaves
 
-RATES = {"adamw": 2e-3, "sgd": 0.1, "lion": 2e-3, "lamb": 0.02, "adafactor": 5e-3, "muon": 5e-3}
+RATES = {
+    "adamw": 2e-3,
+    "sgd": 0.1,
+    "lion": 2e-3,
+    "lamb": 0.02,
+    "adafactor": 5e-3,
+    "muon": 5e-3,
+    "lars": 0.3,
+}
 
 
 def fit_one_batch(**values):
