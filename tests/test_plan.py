@@ -18,8 +18,9 @@ from vit_jax.devices.hardware import CHIPS, GIB
 from vit_jax.devices.topology import GPU_KINDS, TPU_KINDS, open_topology
 from vit_jax.errors import ConfigError
 from vit_jax.models import count_parameters, model_options
-from vit_jax.plan import Memory, lower_bound, main, make_plan, needed_bytes, suggestions
+from vit_jax.plan import main, suggestions
 from vit_jax.training import experiment
+from vit_jax.training.planning import Memory, lower_bound, make_plan, needed_bytes
 
 OPTIONS = {  # Of the tiny model.
     **{"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 64},
