@@ -20,6 +20,7 @@ from vit_jax.errors import ConfigError
 from vit_jax.models import count_parameters, model_options
 from vit_jax.plan import main, suggestions
 from vit_jax.training import experiment
+from vit_jax.training.execution import Choice
 from vit_jax.training.planning import Memory, lower_bound, make_plan, needed_bytes
 
 OPTIONS = {  # Of the tiny model.
@@ -88,7 +89,8 @@ def test_what_the_compiler_says_is_needed(words, size):
 
 def test_suggestions_save_memory_at_growing_cost(topology, planned):
     config = tiny.get_config()
-    tried = list(suggestions(config, topology, planned))
+    keeping = dataclasses.replace(planned, execution={"remat": Choice("none")})
+    tried = list(suggestions(config, topology, keeping))
     assert tried == [
         ("model.remat=dots",),
         ("model.remat=full",),
@@ -177,6 +179,7 @@ def test_the_command_suggests_what_fits(capsys, monkeypatch, planned):
     chip = CHIPS[kind]
     monkeypatch.setitem(CHIPS, kind, type(chip)(chip.flops, small, chip.bandwidth))
     arguments = [CONFIG, "--topology=gpu:8", "--config.ema_decay=0.9", "--suggest", "--json"]
+    arguments.append("--config.model.remat=none")
     code = main(arguments)
     plans = json.loads(capsys.readouterr().out)
     assert not plans[0]["fits"]

@@ -33,6 +33,7 @@ from vit_jax.console import format_duration
 from vit_jax.devices.hardware import GIB
 from vit_jax.devices.topology import CUDA, Topology, open_topology
 from vit_jax.tables import format_table
+from vit_jax.training import execution
 from vit_jax.training.planning import Plan, make_plan
 
 FITS, DOES_NOT_FIT = 0, 1
@@ -54,7 +55,7 @@ def suggestions(config: ConfigDict, topology: Topology, plan: Plan) -> Iterator[
     What cannot suffice is left out: recomputation, if the state alone is too large.
     """
     rest = len(topology.devices) // plan.mesh["tensor"]
-    more = REMATS[REMATS.index(config.model.remat or "none") + 1 :]
+    more = REMATS[REMATS.index(str(plan.execution["remat"].value)) + 1 :]
     remats = [f"model.remat={how}" for how in more]
     everywhere = () if rest == 1 else (f"mesh.fsdp={rest}", "mesh.data=1")
     if plan.memory.state < plan.capacity:
@@ -102,6 +103,7 @@ def describe(plan: Plan, topology: Topology, price: float | None) -> str:
             if plan.changes
             else []
         ),
+        execution.describe(plan.execution),
         f"compiled in {plan.compile_seconds:.0f} s",
         "",
         format_table(memory_rows(plan)),
@@ -213,6 +215,7 @@ def as_json(plan: Plan, topology: Topology, price: float | None) -> dict[str, An
         "bound_seconds": plan.bound._asdict() | {"step": plan.bound.seconds},
         "estimate_seconds": plan.estimate,
         "kernels": plan.kernels,
+        "execution": execution.as_json(plan.execution),
         "images_per_second": plan.images_per_second,
         "mfu": plan.mfu,
         "steps": plan.steps,

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE
 from vit_jax.models.positions import relative_logits
 
 LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
@@ -29,15 +30,17 @@ nearly_zero = nnx.initializers.normal(1e-6)
 
 
 def save_products(primitive: Any, *args: Any, **params: Any) -> bool:
-    """A remat policy that keeps matrix products with weights, and convolutions."""
+    """A remat policy that keeps products with weights, convolutions, and fused attention."""
     dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *args, **params)
-    return dots or primitive is jax.lax.conv_general_dilated_p
+    convolution = primitive is jax.lax.conv_general_dilated_p
+    return dots or convolution or FUSED_PRIMITIVE in primitive.name
 
 
 REMAT_POLICIES = {
+    "auto": None,  # where no devices are known to choose for, as "none"
     "none": None,  # keep every activation
     "full": jax.checkpoint_policies.nothing_saveable,  # recompute each block
-    "dots": save_products,  # recompute all but matrix products and convolutions
+    "dots": save_products,  # recompute all but what `save_products` names
 }
 
 
@@ -88,7 +91,7 @@ class Attention(nnx.Module):
     """Multi-head attention (equations 5 to 8 of the paper).
 
     Args:
-      options: width, num_heads, attention_dropout_rate, position_std, dtype.
+      options: width, num_heads, attention, attention_dropout_rate, position_std, dtype.
       rngs: for the initial parameters.
       query_key_norm: LayerNorm on the queries and keys of each head.
       relative_length: length of the sequence whose relative positions bias the logits; 0: none.
@@ -117,6 +120,7 @@ class Attention(nnx.Module):
             )
         self.query_key_norm, self.relative = query_key_norm, relative_length > 0
         self.dropout_rate = options.attention_dropout_rate
+        self.fused = FUSED.get(options.attention)
 
     def __call__(
         self, x: jax.Array, key: jax.Array | None = None, memory: jax.Array | None = None
@@ -136,7 +140,9 @@ class Attention(nnx.Module):
         )
         if self.relative:
             logits = logits + relative_logits(query, self.relative_positions[...])
-        weights = jax.nn.softmax(logits)
+        weights = jax.nn.softmax(logits)  # Where nobody looks at them, a fused kernel spares them.
+        if self.fused and not self.relative and (key is None or not self.dropout_rate):
+            return self.out(self.fused(query, key_, value)), weights
         dropped = dropout(weights, self.dropout_rate, key).astype(value.dtype)
         return self.out(jnp.einsum("...hqk,...khd->...qhd", dropped, value)), weights
 
@@ -168,8 +174,8 @@ class MLP(nnx.Module):
 
 
 def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:
-    """`function` as it is for remat "none", else recomputed in the backward pass by its policy."""
-    if remat == "none":
+    """`function` as it is for remat "none" or "auto", else recomputed in the backward pass by its policy."""
+    if REMAT_POLICIES[remat] is None:
         return function
     return jax.checkpoint(function, policy=REMAT_POLICIES[remat], **kwargs)
 
@@ -203,5 +209,5 @@ def scan_blocks(
         return apply(nnx.merge(graphdef, layer_parameters), x, layer_inputs)
 
     step = rematerialize(step, options.remat, prevent_cse=False)  # The scan prevents it already.
-    unroll = min(options.scan_unroll, options.depth)
+    unroll = 1 if options.scan_unroll == "auto" else min(options.scan_unroll, options.depth)
     return jax.lax.scan(step, x, (parameters, per_layer), unroll=unroll)

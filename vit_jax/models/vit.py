@@ -17,8 +17,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.errors import ConfigError
+from vit_jax.models.attention import ATTENTIONS
 from vit_jax.models.base import (
     ATTENTION_WEIGHTS,
+    AUTO,
     BLOCK_OUTPUTS,
     PATCH_EMBEDDINGS,
     PRE_LOGITS,
@@ -29,6 +31,7 @@ from vit_jax.models.base import (
     require_not_negative,
     require_one_of,
     require_rates,
+    require_unroll,
     unconstrained,
 )
 from vit_jax.models.layers import (
@@ -96,20 +99,17 @@ class ViTOptions(PatchOptions):
     layer_scale: float = 0.0  # initial factors on the branches (arXiv 2103.17239); 0: none
     query_key_norm: bool = False  # LayerNorm on queries and keys (arXiv 2302.05442)
     gelu: str = "tanh"  # or "erf"
-    scan_unroll: int = 1  # blocks per iteration of the scan
+    attention: str = AUTO  # or "xla", "cudnn": what computes it
+    scan_unroll: int | str = AUTO  # blocks per iteration of the scan
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, 1, "depth", "mlp_width", "num_heads", "scan_unroll")
+        require_at_least(self, 1, "depth", "mlp_width", "num_heads")
+        require_unroll(self)
         require_at_least(self, 0, "num_registers", "representation_size")
         require_not_negative(self, "position_std", "kernel_std", "layer_scale")
-        require_rates(
-            self,
-            "dropout_rate",
-            "attention_dropout_rate",
-            "stochastic_depth_rate",
-            "patch_dropout_rate",
-        )
+        require_rates(self, "dropout_rate", "attention_dropout_rate")
+        require_rates(self, "stochastic_depth_rate", "patch_dropout_rate")
         require_one_of(
             self,
             positions=POSITIONS,
@@ -117,6 +117,7 @@ class ViTOptions(PatchOptions):
             pooling=(CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING),
             stochastic_depth_schedule=STOCHASTIC_DEPTH_SCHEDULES,
             gelu=GELU,
+            attention=(AUTO, *ATTENTIONS),
         )
         if self.width % self.num_heads:
             raise ConfigError(

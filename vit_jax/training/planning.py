@@ -21,6 +21,7 @@ from vit_jax.devices.hardware import GIB
 from vit_jax.devices.hlo import Program, read_program
 from vit_jax.devices.topology import CUDA, TPU, Topology
 from vit_jax.training.architecture import with_architecture
+from vit_jax.training.execution import Choice
 from vit_jax.training.experiment import make_experiment
 from vit_jax.training.step import TrainStep
 
@@ -83,6 +84,7 @@ class Plan:
       kernels: that a GPU launches in a step; None for others.
       batch_size: images of a step.
       peak_flops: of all devices.
+      execution: how the model is computed.
       steps: of the whole run.
       compile_seconds: for lowering and compiling here.
     """
@@ -99,6 +101,7 @@ class Plan:
     kernels: int | None
     batch_size: int
     peak_flops: float
+    execution: dict[str, Choice]
     steps: int
     compile_seconds: float
 
@@ -137,7 +140,8 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
     config_lib.validate(config)
     config = with_architecture(config, cached_only=True)
     mesh = sharding.build_mesh(config.mesh, topology.devices)
-    experiment = make_experiment(config, mesh, open_dataset(config, required=False))
+    dataset = open_dataset(config, required=False)
+    experiment = make_experiment(config, mesh, dataset, platform=topology.platform)
     state, frozen, batch = experiment.state, experiment.frozen, experiment.batch
 
     start = time.perf_counter()
@@ -172,6 +176,7 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
         None if launches is None else sum(kernel.times for kernel in launches),
         config.batch_size,
         len(topology.devices) * topology.peak_flops,
+        experiment.execution,
         experiment.durations.total,
         seconds,
     )
