@@ -18,6 +18,7 @@ EARLIER = {
     "data.holding_out": "hash",
     "ema_warmup": True,
     "model.attention": "xla",
+    "model.dropout_bits": 32,
     "model.matmul_precision": "default",
     "model.remat": "none",
     "model.scan_unroll": 1,

@@ -270,7 +270,7 @@ def require_one_of(options: ModelOptions, **allowed: Any) -> None:
         if getattr(options, field) not in values:
             raise ConfigError(
                 f"model.{field}={shown(getattr(options, field))}: must be one of "
-                f"{', '.join(values)}."
+                f"{', '.join(map(str, values))}."
             )
 
 

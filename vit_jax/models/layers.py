@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE
+from vit_jax.models.dropout import PACKED, dropout
 from vit_jax.models.positions import relative_logits
 
 LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
@@ -49,15 +50,6 @@ def split(key: jax.Array | None, num: int) -> list[jax.Array | None]:
     return [None] * num if key is None else list(jax.random.split(key, num))
 
 
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zeroes each element with probability `rate` and rescales; the identity without a key."""
-    if key is None or rate == 0:
-        return x
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
-    scaled = (x / jnp.float32(1 - rate)).astype(x.dtype)  # bfloat16 would divide by 0.8984 for 0.9.
-    return jnp.where(keep, scaled, 0)
-
-
 def drop_rates(rate: float, schedule: str, depth: int) -> jax.Array | None:
     """Each block's rate of stochastic depth, [depth] float32; None without it.
 
@@ -91,7 +83,8 @@ class Attention(nnx.Module):
     """Multi-head attention (equations 5 to 8 of the paper).
 
     Args:
-      options: width, num_heads, attention, attention_dropout_rate, position_std, dtype.
+      options: width, num_heads, attention, attention_dropout_rate, dropout_bits,
+        position_std, dtype.
       rngs: for the initial parameters.
       query_key_norm: LayerNorm on the queries and keys of each head.
       relative_length: length of the sequence whose relative positions bias the logits; 0: none.
@@ -120,6 +113,7 @@ class Attention(nnx.Module):
             )
         self.query_key_norm, self.relative = query_key_norm, relative_length > 0
         self.dropout_rate = options.attention_dropout_rate
+        self.dropout_bits = options.dropout_bits
         self.fused = FUSED.get(options.attention)
 
     def __call__(
@@ -143,7 +137,7 @@ class Attention(nnx.Module):
         weights = jax.nn.softmax(logits)  # Where nobody looks at them, a fused kernel spares them.
         if self.fused and not self.relative and (key is None or not self.dropout_rate):
             return self.out(self.fused(query, key_, value)), weights
-        dropped = dropout(weights, self.dropout_rate, key).astype(value.dtype)
+        dropped = dropout(weights, self.dropout_rate, key, self.dropout_bits).astype(value.dtype)
         return self.out(jnp.einsum("...hqk,...khd->...qhd", dropped, value)), weights
 
 
@@ -158,19 +152,21 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
         *,
         dropout_rate: float = 0.0,
+        dropout_bits: int = PACKED,
         kernel_init: Callable = xavier_uniform,
         bias_init: Callable = nearly_zero,
     ):
         inits: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
         self.dense1 = nnx.Linear(width, hidden_width, dtype=options.dtype, rngs=rngs, **inits)
         self.dense2 = nnx.Linear(hidden_width, width, dtype=options.dtype, rngs=rngs, **inits)
-        self.gelu, self.dropout_rate = options.gelu, dropout_rate
+        self.gelu, self.dropout_rate, self.dropout_bits = options.gelu, dropout_rate, dropout_bits
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """[..., D] -> [..., D]."""
         key1, key2 = split(key, 2)
-        x = dropout(GELU[self.gelu](self.dense1(x)), self.dropout_rate, key1)
-        return dropout(self.dense2(x), self.dropout_rate, key2)
+        rate, bits = self.dropout_rate, self.dropout_bits
+        x = dropout(GELU[self.gelu](self.dense1(x)), rate, key1, bits)
+        return dropout(self.dense2(x), rate, key2, bits)
 
 
 def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:

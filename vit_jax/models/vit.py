@@ -34,6 +34,7 @@ from vit_jax.models.base import (
     require_unroll,
     unconstrained,
 )
+from vit_jax.models.dropout import BITS, dropout
 from vit_jax.models.layers import (
     GELU,
     LINEAR,
@@ -41,7 +42,6 @@ from vit_jax.models.layers import (
     STOCHASTIC_DEPTH_SCHEDULES,
     Attention,
     drop_rates,
-    dropout,
     layer_norm,
     lecun_normal,
     scan_blocks,
@@ -93,6 +93,7 @@ class ViTOptions(PatchOptions):
 
     dropout_rate: float = 0.0  # after every dense layer but q, k, v, and after the positions
     attention_dropout_rate: float = 0.0  # on the attention weights; 0 in every published recipe
+    dropout_bits: int = 16  # random ones for each element; or 32, as earlier versions had
     stochastic_depth_rate: float = 0.0  # of dropping a residual branch
     stochastic_depth_schedule: str = LINEAR  # from 0 to the rate over the depth; or "constant"
     patch_dropout_rate: float = 0.0  # share of patches left out in training (arXiv 2212.00794)
@@ -118,6 +119,7 @@ class ViTOptions(PatchOptions):
             stochastic_depth_schedule=STOCHASTIC_DEPTH_SCHEDULES,
             gelu=GELU,
             attention=(AUTO, *ATTENTIONS),
+            dropout_bits=BITS,
         )
         if self.width % self.num_heads:
             raise ConfigError(
@@ -209,7 +211,9 @@ class Block(nnx.Module):
         )
         self.norm2 = layer_norm(options.width, options, rngs)
         self.mlp = MLP(
-            options.width, options.mlp_width, options, rngs, dropout_rate=options.dropout_rate
+            *(options.width, options.mlp_width, options, rngs),
+            dropout_rate=options.dropout_rate,
+            dropout_bits=options.dropout_bits,
         )
         if options.layer_scale:
             self.layer_scale1 = nnx.Param(jnp.full(options.width, options.layer_scale, jnp.float32))
@@ -226,7 +230,7 @@ class Block(nnx.Module):
             table = position_table(self.position_embedding, self.options)
             x = x + table.astype(x.dtype)
         y, weights = self.attention(self.norm1(x), attention_key)
-        y = dropout(y, self.options.dropout_rate, dropout_key)
+        y = dropout(y, self.options.dropout_rate, dropout_key, self.options.dropout_bits)
         y = y * self.layer_scale1[...].astype(y.dtype) if self.options.layer_scale else y
         x = x + stochastic_depth(y, drop_rate, depth_key1)
         y = self.mlp(self.norm2(x), mlp_key)
@@ -259,10 +263,9 @@ class VisionTransformer(ImageClassifier):
                 self.position_embedding = learned
         make_blocks = nnx.vmap(lambda rngs: self.BLOCK(options, rngs), axis_size=options.depth)
         self.blocks = make_blocks(rngs.split(options.depth))
-        kept: dict[str, Any] = (
-            {"dtype": "float32"} if options.norm_after_pooling else {}
-        )  # It ends in the head.
-        self.norm = layer_norm(options.width, dataclasses.replace(options, **kept), rngs)
+        exact = dataclasses.replace(options, dtype="float32")  # It ends in the head.
+        last = exact if options.norm_after_pooling else options
+        self.norm = layer_norm(options.width, last, rngs)
         if options.pooling == ATTENTION_POOLING:
             self.attention_pooling = AttentionPooling(options, rngs)
         if options.representation_size:
@@ -325,10 +328,9 @@ class VisionTransformer(ImageClassifier):
         tokens = jnp.concatenate([*prefix, patches], axis=1)
         if options.position_placement == STEM and options.positions in TABLES:
             tokens = tokens + self.position_table(grid).astype(tokens.dtype)
-        tokens = dropout(tokens, options.dropout_rate, dropout_key)
-        return drop_patches(
-            tokens, options.num_prefix_tokens, options.patch_dropout_rate, patch_key
-        )
+        tokens = dropout(tokens, options.dropout_rate, dropout_key, options.dropout_bits)
+        rate = options.patch_dropout_rate
+        return drop_patches(tokens, options.num_prefix_tokens, rate, patch_key)
 
     def position_table(self, grid: tuple[int, int] | None = None) -> jax.Array:
         """The table [1, S, D] float32, of the model's own or of another grid of patches.
@@ -351,9 +353,8 @@ class VisionTransformer(ImageClassifier):
         """Tokens [B, S, D] through all blocks (equations 2 and 3), and the captured values."""
         options = self.options
         keys = None if key is None else jax.random.split(key, options.depth)
-        rates = drop_rates(
-            options.stochastic_depth_rate, options.stochastic_depth_schedule, options.depth
-        )
+        schedule = options.stochastic_depth_schedule
+        rates = drop_rates(options.stochastic_depth_rate, schedule, options.depth)
         shared = None
         if options.position_placement == EVERY_LAYER_SHARED:
             shared = self.position_table().astype(tokens.dtype)
