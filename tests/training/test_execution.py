@@ -32,6 +32,7 @@ def chosen(devices, name="ViT-B/16", dtype="bfloat16", **options):
         (dataclasses.replace(H100, stand_in=True), "xla", "dots", 12),
         (dataclasses.replace(H100, rows=1024), "cudnn", "dots", 1),
         (dataclasses.replace(H100, memory=None), "cudnn", "dots", 1),
+        (dataclasses.replace(H100, splits_heads=True), "xla", "dots", 12),
         (V5E, "xla", "dots", 1),
         (HERE, "xla", "none", 12),
     ],

@@ -46,6 +46,7 @@ class Devices:
       capability: of a GPU, such as (9, 0).
       memory: of one device, bytes; None if unknown.
       rows: images of a micro-batch on one device.
+      splits_heads: whether attention heads lie on several devices.
     """
 
     platform: str
@@ -53,6 +54,7 @@ class Devices:
     capability: tuple[int, ...]
     memory: int | None
     rows: int
+    splits_heads: bool = False
 
 
 def devices_of(config: ConfigDict, mesh: Mesh, platform: str | None = None) -> Devices:
@@ -67,6 +69,7 @@ def devices_of(config: ConfigDict, mesh: Mesh, platform: str | None = None) -> D
         tuple(map(int, str(capability).split("."))),
         memory_capacity_bytes(device),
         max(1, config.batch_size // config.optimizer.accumulation_steps // parts),
+        mesh.shape["tensor"] > 1,
     )
 
 
@@ -106,6 +109,8 @@ def cudnn_is_not_for(options: ModelOptions, devices: Devices) -> str:
     """Why NVIDIA's fused attention cannot be had, or ""."""
     if devices.platform != GPU or devices.stand_in:
         return "there is no fused kernel for these devices"
+    if devices.splits_heads:
+        return "heads are split over devices"
     if devices.capability < OLDEST_FOR_CUDNN:
         return "the GPU is older than its fused kernels"
     if getattr(options, "positions", None) == RELATIVE:
