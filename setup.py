@@ -38,6 +38,8 @@ REQUIRED = [
     "tqdm>=4.66",
 ]
 
+CONFIGS = {"vit_jax.configs": "configs", "vit_jax.configs.suites": "configs/suites"}
+
 setup(
     name="vit_jax",
     version=VERSION,
@@ -47,9 +49,10 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     # The config files travel with the package; a checkout has them beside it.
-    packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), "vit_jax.configs"],
-    package_dir={"vit_jax.configs": "configs"},
-    package_data={"vit_jax": ["py.typed"]},  # Its annotations are for others' checkers too.
+    packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), *CONFIGS],
+    package_dir=CONFIGS,
+    # Its annotations are for others' checkers too.
+    package_data={"vit_jax": ["py.typed", "weights/*.json"]},
     install_requires=REQUIRED,
     extras_require={
         "cuda12": ["jax[cuda12]"],

@@ -4,8 +4,7 @@
         --config.data.source=folder:DIR
     python -m vit_jax.main --config=configs/bit.py:r50x1,imagenet21k,sgd --workdir=DIR \
         --config.data.source=folder:DIR
-    python -m vit_jax.main --config=configs/bit.py:r50x1,cifar10,hyperrule --workdir=DIR \
-        --config.init=BiT-M-R50x1.npz
+    python -m vit_jax.main --config=configs/bit.py:r50x1,cifar10,hyperrule --workdir=DIR
 
 Arguments: MODEL[,DATASET[,RECIPE]]. MODEL is r50x1 ... r200x3 in the BiT paper's form
 (pre-activation), v1_r50x1 ... in the hybrids' (post-activation). RECIPE is one of

@@ -85,7 +85,7 @@ def test_values_of_another_type_cannot_be_set(key, value):
         ("objective.loss", "hinge", "softmax, sigmoid"),
         ("init_skip", "(", "unterminated"),
         ("optimizer.freeze", "[", "unterminated"),
-        ("init_position_resize", "nearest", "bilinear_corner, bilinear, bicubic"),
+        ("init_position_resize", "nearest", "auto, bilinear_corner, bilinear, bicubic"),
         ("init_source_grid", (14,), "rows, columns"),
         ("init_source_grid", (14, -20), "rows, columns"),
         ("data.held_out_fraction", 0.95, "from 0 to 0.9"),

@@ -1,6 +1,7 @@
 """The evaluation command: its figures against NumPy's, and what it says of models and data."""
 
 import csv
+import dataclasses
 import json
 import math
 import subprocess
@@ -16,10 +17,11 @@ from tests.published import logits, parameters, random_model
 from tests.runs import ROOT, read_metrics
 from tests.workdirs import CLASSES, TINY, write_workdir
 from vit_jax import evaluate as command
-from vit_jax import inference, train
+from vit_jax import evaluation_files, inference, train
 from vit_jax.config import default_config
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
+from vit_jax.records import read_records
 
 PER_CLASS = 7
 PREPROCESSING = Preprocessing(mean=(0.4,), std=(0.2,), crop="center", resize=20)
@@ -105,13 +107,14 @@ def test_top_5_another_size_and_the_other_loss(tmp_path):
     paths, labels = write_images(tmp_path / "data/val", names, per_class=3)
     made = make_model(7, names)
     made.loss = "sigmoid"  # As an export of a run says.
+    made.preprocessing = dataclasses.replace(PREPROCESSING, crop="resize")
     vit_jax.save_model(made, tmp_path / "export", "vit_jax")
-    flags = (f"--source=folder:{tmp_path}/data", "--option=image_size=32")
+    flags = (f"--source=folder:{tmp_path}/data", "--option=image_size=(24,32)")
     (result,) = results_of(tmp_path, tmp_path / "export", *flags)
-    resized = vit_jax.load_model(tmp_path / "export", image_size=32)
+    resized = vit_jax.load_model(tmp_path / "export", image_size=(24, 32))
     expected = expected_of(resized, paths, labels, "sigmoid")
     assert {key: result[key] for key in expected} == pytest.approx(expected, rel=1e-5)
-    assert result["image_size"] == "32x32"
+    assert result["image_size"] == "24x32", "height first"
 
 
 @pytest.mark.parametrize("flags", [(), ("--source=folder:DATA",)])
@@ -190,6 +193,17 @@ def test_several_models_make_one_table(model, images, tmp_path, capsys):
     assert rows[0]["parameters"] == str(sum(array.size for array in parameters(made).values()))
 
 
+def test_names_in_the_table_are_no_formulas(tmp_path):
+    empty = {field.name: None for field in dataclasses.fields(evaluation_files.Result)}
+    result = evaluation_files.Result(
+        **{**empty, "model": "=1+1", "source": "folder:a\x1bb", "loss": -0.5}
+    )
+    evaluation_files.write_csv(str(tmp_path / "out.csv"), [result])
+    with open(tmp_path / "out.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["model"], row["source"], row["loss"]) == ("'=1+1", "folder:a\\u001bb", "-0.5")
+
+
 def test_the_speed_is_that_of_all_images_since_the_first_batch(monkeypatch):
     """Three batches of two images, a second each after the first, which waits for the compiler."""
     hands = iter([100.0, 101.0, 102.0, 103.0])
@@ -210,6 +224,31 @@ def test_evaluators_measure_the_splits_that_they_name(model, images, tmp_path):
     assert counts == {"eval/count": 3 * PER_CLASS, "few/count": 5}
 
 
+def test_a_run_of_an_earlier_version_is_measured_by_any_evaluators_and_keeps_the_results(
+    images, tmp_path
+):
+    write_workdir(tmp_path / "run")
+    recorded = {"data": {"source": f"folder:{images[0]}"}, "objective": {"loss": "softmax"}}
+    (tmp_path / "run/config.json").write_text(json.dumps({"config": recorded}))
+    flags = ("--evaluators=classification | knn(k=2, train_split='val')", "--checkpoint=best")
+    (result,) = results_of(tmp_path, tmp_path / "run", *flags)
+    kept = read_records(str(tmp_path / "run/results.jsonl"))
+    assert [(one["step"], one["name"]) for one in kept] == [(2, "eval"), (2, "knn")]
+    for one in kept:
+        for name, value in one["numbers"].items():
+            assert result["metrics"][f"{one['name']}/{name}"] == value
+
+
+def test_frozen_features_need_no_head_and_no_classes_of_the_model(images, tmp_path):
+    vit_jax.save_model(make_model(0, ()), tmp_path / "headless", "vit_jax")
+    flags = (f"--source=folder:{images[0]}", "--evaluators=knn(k=1, train_split='val')")
+    (result,) = results_of(tmp_path, tmp_path / "headless", *flags)
+    assert result["metrics"].keys() == {"knn/accuracy"}
+    assert result["metrics"]["knn/accuracy"] > 0.5, "most are their own nearest"
+    assert result["accuracy"] is None
+    assert run(tmp_path / "headless", flags[0]) == 2
+
+
 # -------------------------------------------------------------------------------- data and model
 
 
@@ -226,6 +265,8 @@ def test_images_that_cannot_be_read_are_named_and_not_counted(model, tmp_path, c
     errors = capsys.readouterr().err
     assert errors.count("Left out: ") == 2
     assert f"val/{CLASSES[0]}/3.png" in errors
+    assert run(path, f"--source=folder:{tmp_path}", "--max_image_gib=1e-7") == 2
+    assert "raise max_image_gib=1e-07" in capsys.readouterr().err
     for picture in paths:
         picture.write_bytes(b"")
     assert run(path, f"--source=folder:{tmp_path}") == 2

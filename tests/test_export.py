@@ -165,3 +165,50 @@ def test_a_workdir_is_never_exported_over(tmp_path, format):
     with pytest.raises(WeightsError, match="is a run's workdir"):
         vit_jax.save_model(model, tmp_path, format=format)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+
+
+@pytest.mark.parametrize("format", ["vit_jax", "timm"])
+def test_a_run_is_pushed_with_its_page(hub_server, monkeypatch, tmp_path, caplog, format):
+    write_workdir(tmp_path)
+    config = {"config": {"init": "https://me:key@host/w.npz?signature=abc", "note": "hf_abcdefgh"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    records = [{"step": n, "train/loss": 1.0, "eval/accuracy": n / 10} for n in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + '\n{"st')
+    monkeypatch.setenv("HF_TOKEN", hub_server.token)
+    with caplog.at_level("DEBUG", logger="vit_jax"):
+        assert run(tmp_path, "hf:me/mine", "--checkpoint=best", f"--format={format}") == 0
+    assert hub_server.token not in caplog.text
+
+    repository = hub_server.repositories["model", "me/mine"]
+    files = repository.commits[repository.revisions["main"]]
+    card = files["README.md"].decode()
+    assert 'vit_jax.load_model("hf:me/mine")' in card
+    assert "After 2 updates" in card
+    assert "| eval/accuracy | 0.2 |" in card
+    assert "`ähre`" in card
+    assert "train/loss" not in card
+    everything = b"".join(files.values())
+    for secret in (b"signature", b"me:key", b"hf_abcdefgh", hub_server.token.encode()):
+        assert secret not in everything
+    assert json.loads(files["training_config.json"])["config"]["init"] == "https://host/w.npz"
+
+    loaded, expected = (
+        vit_jax.load_model(path, checkpoint)
+        for path, checkpoint in (("hf:me/mine", "latest"), (tmp_path, "best"))
+    )
+    images = np.ones((1, 16, 16, 3), np.float32)
+    np.testing.assert_array_equal(loaded(images), expected(images))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hf:me/mine/folder"], "name the repository alone"),
+        (["hf:me/mine", "--format=npz"], "to the Hub go timm, huggingface, vit_jax"),
+        (["hf:me/mine"], r"the Hub refuses the token \(HTTP 401\)"),
+    ],
+)
+def test_what_cannot_be_pushed(hub_server, workdir, arguments, message, capsys):
+    assert run(workdir[0], *arguments) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not hub_server.repositories

@@ -148,9 +148,9 @@ def test_every_model_can_be_fine_tuned(model):
         ("b16", "hf:timm/vit_base_patch16_224.orig_in21k"),
         ("h14", "hf:timm/vit_huge_patch14_224.orig_in21k"),
         ("s16", "hf:timm/vit_small_patch16_224.augreg_in21k"),
-        ("mixer_l16", "Mixer-L_16.npz"),
+        ("mixer_l16", "hf:timm/mixer_l16_224.goog_in21k"),
         ("r50_l16", "R50+ViT-L_16.npz"),
-        ("r152x4", "BiT-M-R152x4.npz"),
+        ("r152x4", "hf:timm/resnetv2_152x4_bit.goog_in21k"),
     ],
 )
 def test_weights_are_on_the_hub_or_have_their_published_names(model, weights):

@@ -22,7 +22,7 @@ from tests.workdirs import CLASSES, write_workdir
 from vit_jax import predict as command
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.model_file import Preprocessing
-from vit_jax.predict import load_images, predict
+from vit_jax.predict import format_of, load_images, predict
 
 TINY = {"width": 32, "depth": 1, "mlp_width": 32, "num_heads": 2, "image_size": 16}
 NAMES = ("cat", "dog", "ähre", "4", "5", "6", "crane, bird")
@@ -205,6 +205,9 @@ def test_outputs_that_are_not_finite(model, tmp_path, capsys, monkeypatch):
     assert run(tmp_path / "export", tmp_path / "a.png", "--format=jsonl") == 2
     row = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert (row["error"], row["classes"]) == ("the model's output for it is not finite", [])
+    made.head.kernel[...] = made.head.kernel[...].at[:, 1:].set(0)  # Some classes are finite.
+    (found,) = predict(made, PIXELS, loss="sigmoid")
+    assert (found.error, found.classes) == (row["error"], ())
 
 
 def test_thresholds_on_the_command_line(model_path, pictures, capsys):
@@ -224,6 +227,8 @@ def test_a_model_just_created_and_fewer_classes_than_asked_for(tmp_path):
         (found,) = predict(made, [tmp_path / "a.png"])
         assert [ranked.name for ranked in found.classes] == [str(k) for k in range(count)]
         assert [ranked.probability for ranked in found.classes] == [1 / count] * count
+        (same,) = predict(made, [tmp_path / "a.png"], threshold=1 / count)
+        assert same == found, "the threshold is told, too"
 
 
 def test_a_head_with_more_classes_than_names(tmp_path):
@@ -405,11 +410,19 @@ def test_csv_has_a_row_for_each_file(model_path, pictures, tmp_path):
         *("class_2", "index_2", "probability_2"),
     ]
     assert [bool(row["error"]) for row in rows] == [True, False, True, True, False]
-    assert {row["class_1"] for row in rows if row["error"]} == {""}
+    for row in rows:
+        if row.pop("error"):
+            del row["path"]
+            assert set(row.values()) == {""}, "as many cells as in every other row"
     good = rows[4]
     assert good["path"] == str(pictures / "élève 1.png")
     assert NAMES[int(good["index_1"])] == good["class_1"]
     assert 1 >= float(good["probability_1"]) >= float(good["probability_2"]) > 0
+
+
+@pytest.mark.parametrize("name", ["out.csv", "OUT.CSV", "a.b/out.Csv"])
+def test_the_format_is_that_of_the_name_in_any_case(name):
+    assert format_of(name, None) == format_of(name, "csv") == "csv"
 
 
 def test_json_lines_equal_the_python_api(model, model_path, pictures, capsys):

@@ -120,7 +120,8 @@ def test_a_run_that_stops_when_an_evaluation_is_due_has_made_it(tmp_path):
     evaluated = [record["step"] for record in read_metrics(tmp_path) if "eval/loss" in record]
     assert evaluated == [find_checkpoint(tmp_path, "best")[0]] == [3]
 
-    train.run(config, tmp_path)
+    answers = iter([False, True])  # Asked to stop when it is done anyway.
+    train.run(config, tmp_path, stop=stop)
     records = read_metrics(tmp_path)
     assert [record["step"] for record in records] == [1, 2, 3, 4, 5]
     assert [record["step"] for record in records if "eval/loss" in record] == [3, 5]

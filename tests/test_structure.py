@@ -24,11 +24,11 @@ LEVELS = (
     "evaluators",
     "config",
     "earlier",
-    "config_file inference prediction_files recipes",
+    "averaging config_file evaluation_files inference model_card prediction_files recipes",
     "training",
     "train",
     "command_line",
-    "benchmark deduplicate evaluate export main plan predict sweep",  # The commands.
+    "benchmark compare deduplicate embed evaluate export main plan predict suite sweep verify",  # The commands.
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 COMMANDS = len(LEVELS) - 1

@@ -84,14 +84,14 @@ def test_a_rate_that_diverges_does_not_stop_the_others(config, tmp_path, runs, c
     assert written["measures"] == {"0.1": 0.5, "1.0": None, "10.0": 0.4}
 
 
-@pytest.mark.parametrize("metric", ["eval/accuracy", "eval/loss"])
+@pytest.mark.parametrize("metric", ["eval/accuracy", "eval/loss", "-eval/loss"])
 def test_rates_are_compared_on_the_held_out_part_and_the_best_trains_on_everything(
     config, tmp_path, runs, metric
 ):
     made, outcomes = runs
     config.sweep.learning_rates, config.best_metric = (0.1, 1.0, 10.0), metric
     outcomes |= {0.1: 0.4, 1.0: 0.6, 10.0: 0.5}
-    best = 1.0 if metric == "eval/accuracy" else 0.1  # The highest of either.
+    best = 0.1 if metric == "eval/loss" else 1.0  # The highest of either, or the lowest loss.
     sweep.sweep(config, str(tmp_path))
     held_out, everything = ("train[:256]", "train[256:320]"), ("train[:320]", "test[:64]")
     assert made == [
@@ -101,7 +101,7 @@ def test_rates_are_compared_on_the_held_out_part_and_the_best_trains_on_everythi
         ("best", best, *everything),
     ]
     written = json.loads((tmp_path / "sweep.json").read_text())
-    assert (written["metric"], written["best"]) == (metric, best)
+    assert (written["metric"], written["best"]) == (metric.removeprefix("-"), best)
     assert config.data.eval_split == "test[:64]", "the caller's config is left alone"
 
 

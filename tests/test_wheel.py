@@ -17,8 +17,9 @@ def test_the_files_of_a_wheel_find_their_configs_in_an_empty_folder(tmp_path):
     # What a wheel packs; packing it needs nothing but a network for the newest setuptools.
     build = [sys.executable, "setup.py", "build", f"--build-base={tmp_path / 'base'}"]
     subprocess.run([*build, f"--build-lib={site}"], cwd=ROOT, check=True, capture_output=True)
-    shipped = {path.name for path in (site / "vit_jax" / "configs").glob("*.py")}
-    assert shipped == {path.name for path in (ROOT / "configs").glob("*.py")}
+    for folder in ("configs", "configs/suites"):
+        shipped = {path.name for path in (site / "vit_jax" / folder).glob("*.py")}
+        assert shipped == {path.name for path in (ROOT / folder).glob("*.py")}
 
     assert (site / "vit_jax" / "py.typed").exists()
 

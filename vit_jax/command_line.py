@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from vit_jax import storage
+from vit_jax.averaging import AVERAGES, NUM_CROPS, PROBABILITIES
 from vit_jax.config_file import parse_any
 from vit_jax.console import python_command, setup_logging
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
@@ -186,6 +187,24 @@ def add_image_limit(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_averaging_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of what is averaged at test time, and of another resolution."""
+    group = parser.add_argument_group("at test time (docs/evaluation.md)")
+    group.add_argument(
+        "--resize",
+        type=at_least_one,
+        help="of the smaller side, before the middle of the model's size is cut out",
+    )
+    group.add_argument(
+        "--crops", type=int, choices=NUM_CROPS, default=1, help="the middle, or the corners too"
+    )
+    group.add_argument("--flips", action="store_true", help="each crop mirrored, too")
+    group.add_argument("--ensemble", action="store_true", help="all models answer together, as one")
+    group.add_argument(
+        "--average", choices=AVERAGES, default=PROBABILITIES, help="what is averaged"
+    )
+
+
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
     """`KEY=VALUE` pairs as model options; values are Python literals, else text."""
     options = {}
@@ -223,12 +242,27 @@ def connect(flags: argparse.Namespace) -> None:
 def load_classifier(
     path: str, flags: argparse.Namespace, step: int | None = None, *, ema: bool = False
 ) -> ImageClassifier:
+    """As `load_by_flags`, for a model that tells classes apart.
+
+    Raises WeightsError if it has no head.
+    """
+    model = load_by_flags(path, flags, step, ema=ema)
+    if not model.options.num_classes:
+        raise WeightsError(f"{path} has no head, so it does not tell classes apart: fine-tune it.")
+    if not np.any(model.head.kernel[...]):
+        logger.warning("The head of %s is all zeros: nothing has been trained with it.", path)
+    return model
+
+
+def load_by_flags(
+    path: str, flags: argparse.Namespace, step: int | None = None, *, ema: bool = False
+) -> ImageClassifier:
     """The model at `path`, by the flags of `add_model_flags`; of a workdir a given step, if any.
 
     With `ema`, its averaged parameters, also where the flags do not ask for them.
 
     Raises:
-      WeightsError: it cannot be read, or has no head.
+      WeightsError: it cannot be read.
       ConfigError: the flags do not fit it.
     """
     if not is_workdir(path) and (flags.ema or flags.checkpoint != "latest"):
@@ -238,9 +272,4 @@ def load_classifier(
         if key in options:
             raise ConfigError(f"--option={key}=...: {key!r} is no option of a model.")
     chosen, averaged = step or flags.checkpoint, flags.ema or ema
-    model = load_model(path, checkpoint=chosen, ema=averaged, **options)
-    if not model.options.num_classes:
-        raise WeightsError(f"{path} has no head, so it does not tell classes apart: fine-tune it.")
-    if not np.any(model.head.kernel[...]):
-        logger.warning("The head of %s is all zeros: nothing has been trained with it.", path)
-    return model
+    return load_model(path, checkpoint=chosen, ema=averaged, **options)

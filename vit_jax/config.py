@@ -262,7 +262,7 @@ class Config:
     init_ema: Flag = False  # Of a workdir: its averaged parameters.
     init_teacher: Text = ""  # Weights of the model that objectives such as distillation learn from.
     init_source_grid: Grid = ()  # (rows, columns) of a file's positions, where it does not say.
-    init_position_resize: one_of(*POSITION_RESIZES) = "bilinear_corner"
+    init_position_resize: one_of(*POSITION_RESIZES) = "auto"
     data: Data = Data()
     objective: Objective = Objective()
     model: Model = Model()

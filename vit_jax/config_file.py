@@ -128,11 +128,11 @@ def find_file(file: str) -> str:
 
     An installed package has them inside, a checkout beside it.
     """
-    package = pathlib.Path(vit_jax.__file__).parent
-    inside = package / CONFIGS
-    own = (inside if inside.is_dir() else package.parent / CONFIGS) / pathlib.Path(file).name
-    if os.path.exists(file) or pathlib.Path(file) != pathlib.Path(CONFIGS, own.name):
+    package, path = pathlib.Path(vit_jax.__file__).parent, pathlib.Path(file)
+    if os.path.exists(file) or path.parts[:1] != (CONFIGS,):
         return file
+    inside = package / CONFIGS
+    own = (inside if inside.is_dir() else package.parent / CONFIGS).joinpath(*path.parts[1:])
     return str(own) if own.is_file() else file
 
 

@@ -9,12 +9,11 @@ but some images could not be read; 2 some model could not be measured.
 
 import argparse
 import contextlib
-import csv
 import dataclasses
-import io
 import json
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from vit_jax import hub, storage
+from vit_jax.averaging import Views, average
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.command_line import (
     DONE,
@@ -30,9 +30,11 @@ from vit_jax.command_line import (
     SOME_UNREADABLE,
     USER_ERROR,
     Parser,
+    add_averaging_flags,
     add_image_limit,
     add_model_flags,
     at_least_one,
+    load_by_flags,
     load_classifier,
     named,
     parse_with_overrides,
@@ -44,12 +46,22 @@ from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import sharding
 from vit_jax.earlier import recorded_values
-from vit_jax.errors import ConfigError, DataError, UserError
-from vit_jax.escaping import csv_row, printable
+from vit_jax.errors import ConfigError, DataError, NonFiniteLossError, UserError
+from vit_jax.evaluation_files import (
+    COLUMNS,
+    Result,
+    append_to_run,
+    cells,
+    table_row,
+    write_pictures,
+    write_results,
+)
 from vit_jax.evaluators import read_evaluators
-from vit_jax.evaluators.base import Setting
-from vit_jax.inference import Classifier, Stopwatch, make_classifier, make_transform
+from vit_jax.evaluators.base import Evaluator, Setting
+from vit_jax.evaluators.results import describe_result
+from vit_jax.inference import Stopwatch, preprocessing_of
 from vit_jax.models.base import ImageClassifier
+from vit_jax.network import Network
 from vit_jax.objectives import LOSS_NAMES, evaluators_of
 from vit_jax.sections import check
 from vit_jax.training.recorded import with_objective
@@ -57,12 +69,13 @@ from vit_jax.training.workdir import index_directory
 from vit_jax.weights.formats import is_workdir
 
 BATCH_SIZE = 64  # On each device.
-COLUMNS = ("model", "checkpoint", "data", "images", "accuracy", "top-5", "loss", "images/s")
+TOGETHER = " + "  # Between the names of an ensemble's models.
 # Of `config.data`: what is measured, and how it is read. How images are prepared is the model's.
 KEYS = (
     "source",
     "data_dir",
     "index_dir",
+    "train_split",
     "label",
     "eval_split",
     "classes",
@@ -80,26 +93,6 @@ SAME_CLASSES = " If these are the same classes in the same order, add --ignore_c
 HOLDING_OUT = ("held_out_fraction", "holding_out", "fold")
 
 logger = logging.getLogger("vit_jax")
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """The measures of one model on one source; a row of the table and of the CSV file."""
-
-    model: str
-    checkpoint: int | None  # the step; None if `model` is no workdir
-    ema: bool
-    parameters: int
-    image_size: str  # height x width
-    source: str
-    split: str  # empty: the source's own evaluation split
-    count: int | None  # of readable images; None, as the next three, where others were measured
-    unreadable: int
-    accuracy: float | None
-    top5_accuracy: float | None  # None with five classes or fewer
-    loss: float | None
-    images_per_second: float
-    metrics: dict[str, float]  # every evaluator's: "eval/accuracy", ...; not in the CSV file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +134,16 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--evaluators", default="", help="default: classification; see docs/evaluation.md"
     )
     parser.add_argument(
+        "--classes",
+        default="",
+        metavar="FILE",
+        help="lines of NAME IN THE DATA, tab, NAME IN THE MODEL: only these classes are predicted",
+    )
+    parser.add_argument(
+        "--pictures", default="", metavar="FOLDER", help="write what evaluators draw, of one model"
+    )
+    add_averaging_flags(parser)
+    parser.add_argument(
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
     )
     parser.add_argument(
@@ -156,7 +159,24 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         if text.partition("=")[0] not in {f"data.{key}" for key in KEYS}:
             raise ConfigError(f"{OVERRIDE}{text}: of config.data may be set: {', '.join(KEYS)}.")
     flags.overrides = overrides
+    if flags.classes and flags.evaluators:
+        raise ConfigError(
+            f"--classes={flags.classes} is for classification alone: with --evaluators write "
+            "classification(classes='FILE')."
+        )
+    if flags.pictures and len(flags.models) > 1 and not flags.ensemble:
+        raise ConfigError(f"--pictures={flags.pictures}: name one model, not {len(flags.models)}.")
     return flags
+
+
+def asked_evaluators(flags: argparse.Namespace, loss: str = "") -> tuple[Evaluator, ...]:
+    """The evaluators that the flags ask for, else those of models trained with a loss.
+
+    Raises ConfigError if they cannot be read.
+    """
+    if flags.classes:
+        return read_evaluators(f"classification(classes={flags.classes!r})")
+    return read_evaluators(flags.evaluators.strip() or evaluators_of(loss))
 
 
 def plan(path: str, flags: argparse.Namespace) -> Task:
@@ -184,8 +204,7 @@ def plan(path: str, flags: argparse.Namespace) -> Task:
     check(data, Data, "data.")
     if not data.source:
         raise ConfigError(f"{path} does not name its data: add --source=folder:DIR, or another.")
-    if flags.split:
-        data.eval_split = flags.split
+    data.eval_split = flags.split or data.eval_split
     if is_workdir(path):  # What the run indexed need not be indexed again.
         data.index_dir = data.index_dir or index_directory(path)
     return Task(path, data, flags.loss or loss)
@@ -208,25 +227,65 @@ def read_run_config(file: str) -> tuple[ConfigDict, str]:
         raise ConfigError(f"{file} is damaged ({error!r}): give --source and --loss.") from error
 
 
-def evaluate(task: Task, flags: argparse.Namespace) -> Result:
-    """Loads one model and measures it.
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A model with what it is of: a run's checkpoint, or a file."""
 
-    Raises:
-      UserError: the model or its data cannot be read, or their classes differ.
-    """
+    path: str
+    model: ImageClassifier
+    step: int | None  # None: of no run
+    ema: bool
+
+
+def load_task(task: Task, flags: argparse.Namespace, *, needs_head: bool) -> Loaded:
+    """Loads a model; raises UserError if it cannot be read."""
     step, ema = None, flags.ema
     if is_workdir(task.model):
         step, averaged = find_checkpoint(task.model, flags.checkpoint)
         ema = ema or averaged
-    model = load_classifier(task.model, flags, step, ema=ema)
-    classifier, stopwatch = make_classifier(model), Stopwatch()
-    setting = open_setting(task, model, classifier, flags, stopwatch)
-    text, params = flags.evaluators.strip(), classifier.params
+    load = load_classifier if needs_head else load_by_flags
+    model = load(task.model, flags, step, ema=ema)
+    if flags.resize:
+        middle = {"crop": "center", "resize": flags.resize}
+        model.preprocessing = dataclasses.replace(preprocessing_of(model), **middle)
+    return Loaded(task.model, model, step, ema)
+
+
+def evaluate(tasks: Sequence[Task], flags: argparse.Namespace) -> Result:
+    """Loads a model, or several that answer together, and measures it.
+
+    Raises:
+      UserError: a model or its data cannot be read, or their classes differ.
+    """
+    task = tasks[0]
+    needs_head = any(evaluator.NEEDS_HEAD for evaluator in asked_evaluators(flags))
+    loaded = [load_task(each, flags, needs_head=needs_head) for each in tasks]
+    first, stopwatch = loaded[0], Stopwatch()
+    setting, params = open_setting(task, [each.model for each in loaded], flags, stopwatch)
     frozen: dict[str, Any] = {}
-    if text and step is not None:
-        setting, params, frozen = with_objective(setting, params, task.model, step, ema=ema)
+    if flags.evaluators and first.step is not None and isinstance(setting.network, Network):
+        setting, params, frozen = with_objective(
+            setting, params, task.model, first.step, ema=first.ema
+        )
+    metrics: dict[str, float] = {}
     try:
-        metrics = measure(text or evaluators_of(setting.loss), setting, params, frozen)
+        for evaluator in asked_evaluators(flags, setting.loss):
+            start = time.monotonic()
+            results = evaluator.bind(setting)(params, frozen)
+            seconds = time.monotonic() - start
+            prefix = evaluator.prefix
+            metrics |= {f"{prefix}/{name}": value for name, value in results.numbers.items()}
+            write_pictures(flags.pictures, prefix, results)
+            if first.step is not None and isinstance(setting.network, Network):
+                record = describe_result(
+                    evaluator,
+                    task.data,
+                    results.numbers,
+                    step=first.step,
+                    averaged=first.ema,
+                    seconds=seconds,
+                )
+                append_to_run(first.path, record)
     except ClassesDifferError as error:
         advice = "" if flags.ignore_class_names else SAME_CLASSES
         raise DataError(f"{task.model} does not fit {error}{advice}") from None
@@ -234,11 +293,13 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
     if of_classes["count"] == 0:
         raise DataError(f"none of the {metrics['eval/skipped']:,} images can be read.")
     return Result(
-        model=task.model,
-        checkpoint=step,
-        ema=ema,
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(nnx.split(model)[1])),
-        image_size="x".join(map(str, model.options.image_size)),
+        model=TOGETHER.join(each.path for each in loaded),
+        checkpoint=first.step,
+        ema=first.ema,
+        parameters=sum(
+            leaf.size for each in loaded for leaf in jax.tree.leaves(nnx.split(each.model)[1])
+        ),
+        image_size="x".join(map(str, first.model.options.image_size)),
         source=task.data.source,
         split=task.data.eval_split,
         **of_classes,
@@ -250,123 +311,65 @@ def evaluate(task: Task, flags: argparse.Namespace) -> Result:
 
 def open_setting(
     task: Task,
-    model: ImageClassifier,
-    classifier: Classifier,
+    models: Sequence[ImageClassifier],
     flags: argparse.Namespace,
     stopwatch: Stopwatch,
-) -> Setting:
-    """The setting of evaluators for a model: its function, and its data labelled by its classes."""
-    config = task.data.copy_and_resolve_references()
+) -> tuple[Setting, dict]:
+    """The setting of evaluators for models that answer as one, and their parameters."""
+    config, model = task.data.copy_and_resolve_references(), models[0]
     config.update(on_error="skip", max_skipped=1.0)  # They are counted, and the exit code says so.
-    options, mesh, loss = model.options, classifier.network.mesh, task.loss or model.loss
+    options, loss = model.options, task.loss or model.loss
     if loss not in LOSS_NAMES:
         raise ConfigError(f"{task.model} was trained with an unknown loss, {loss!r}: add --loss.")
+    averaged = average(
+        models,
+        Views(flags.crops, flags.flips),
+        flags.average,
+        loss,
+        flags.max_image_gib or config.max_image_gib,
+    )
+    mesh = averaged.network.mesh
     data = EvaluationData(
         config=config,
-        transform=make_transform(model, flags.max_image_gib or config.max_image_gib),
-        image_shape=(*options.image_size, options.channels),
+        transform=averaged.transform,
+        image_shape=(*averaged.image_size, options.channels),
         class_names=() if flags.ignore_class_names else model.class_names,
         num_classes=options.num_classes,
-        dtype=classifier.network.preprocessing.dtype,
-        batch_size=classifier.round_up(flags.batch_size or BATCH_SIZE * mesh.size),
+        dtype=preprocessing_of(model).dtype,
+        batch_size=averaged.round_up(flags.batch_size or BATCH_SIZE * mesh.size),
         rows=sharding.batch_sharding(mesh),
         watch=stopwatch.time,
     )
-    few = classifier.round_up(len(data.examples()))
-    data = dataclasses.replace(data, batch_size=min(data.batch_size, few))
-    return Setting(classifier.network, data, loss)
-
-
-def measure(text: str, setting: Setting, params: dict, frozen: dict) -> dict[str, float]:
-    """Each evaluator's numbers, as in "eval/accuracy"."""
-    metrics: dict[str, float] = {}
-    for evaluator in read_evaluators(text):
-        numbers = evaluator.bind(setting)(params, frozen).numbers
-        metrics |= {f"{evaluator.prefix}/{name}": value for name, value in numbers.items()}
-    return metrics
-
-
-# ------------------------------------------------------------------------------------- results
-
-
-def as_percent(value: float | None) -> str:
-    """A share for the table."""
-    return "–" if value is None else f"{value:.2%}"
-
-
-def table_row(tasks: Sequence[Task]) -> str:
-    """The format of the table's rows, as wide as the names in it."""
-    names = max(len(printable(task.model)) for task in tasks)
-    origins = max(len(printable(task.origin)) for task in tasks)
-    return f"{{:{names}}}  {{:14}}  {{:{origins}}}" + "  {:>8}" * 5
-
-
-def cells(task: Task, result: Result) -> tuple[str, ...]:
-    """A row of the table."""
-    return (
-        printable(task.model),
-        f"{result.checkpoint or '–'}{' average' * result.ema}",
-        printable(task.origin),
-        "–" if result.count is None else f"{result.count:,}",
-        as_percent(result.accuracy),
-        as_percent(result.top5_accuracy),
-        "–" if result.loss is None else f"{result.loss:.4f}",
-        f"{result.images_per_second:,.0f}",
-    )
-
-
-def write_json(path: str, results: Sequence[Result]) -> None:
-    """Writes a list of objects; what is not a number is null."""
-    rows = storage.without_nan([*map(vars, results)])
-    storage.write(path, f"{json.dumps(rows, indent=2)}\n".encode())
-
-
-def write_csv(path: str, results: Sequence[Result]) -> None:
-    """Writes a row for each result under a header."""
-    names = [field.name for field in dataclasses.fields(Result) if field.name != "metrics"]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(csv_row(getattr(each, name) for name in names) for each in results)
-    storage.write(path, text.getvalue().encode("utf-8", "surrogateescape"))
-
-
-def write_results(results: Sequence[Result], flags: argparse.Namespace) -> None:
-    """Writes the files asked for; raises ConfigError if one cannot be."""
-    for flag, path, write in (("json", flags.json, write_json), ("csv", flags.csv, write_csv)):
-        try:
-            if path:
-                write(path, results)
-        except OSError as error:
-            raise ConfigError(
-                f"--{flag}={path} cannot be written: {error.strerror or error}."
-            ) from error
-
-
-# ------------------------------------------------------------------------------------- command
+    batch_size = min(data.batch_size, averaged.round_up(len(data.examples())))
+    setting = Setting(averaged.network, dataclasses.replace(data, batch_size=batch_size), loss)
+    return setting, averaged.params
 
 
 def run(arguments: Sequence[str]) -> int:
     """Measures one model after another; one that cannot be measured does not stop the rest."""
     flags = parse_flags(arguments)
     tasks = [plan(path, flags) for path in flags.models]
-    write_results([], flags)  # Better an error now than after the work.
-    row, results = table_row(tasks), []
-    for task in tasks:
+    asked_evaluators(flags)
+    write_results([], flags.json, flags.csv)  # Better an error now than after the work.
+    groups = [tasks] if flags.ensemble else [[task] for task in tasks]
+    names = [TOGETHER.join(task.model for task in group) for group in groups]
+    row = table_row(names, [task.origin for task in tasks])
+    results: list[Result] = []
+    for group in groups:
         try:
-            results.append(evaluate(task, flags))
-        except UserError as error:
+            results.append(evaluate(group, flags))
+        except (UserError, NonFiniteLossError) as error:
             logger.error("%s", error)
             continue
         if len(results) == 1:
             print(row.format(*COLUMNS))
-        print(row.format(*cells(task, results[-1])), flush=True)
+        print(row.format(*cells(results[-1])), flush=True)
         for name, value in results[-1].metrics.items():
             if name.removeprefix("eval/") not in (*CLASSIFICATION, "skipped"):
                 print(f"  {name} {value:.6g}", flush=True)
-        write_results(results, flags)
+        write_results(results, flags.json, flags.csv)
     complete = SOME_UNREADABLE if any(result.unreadable for result in results) else DONE
-    return complete if len(results) == len(tasks) else USER_ERROR
+    return complete if len(results) == len(groups) else USER_ERROR
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,24 +1,35 @@
 """The command that writes a model in another format.
 
     python -m vit_jax.export SOURCE DESTINATION.npz
+    python -m vit_jax.export RUN hf:USER/NAME
 
-SOURCE is anything that `vit_jax.load_model` reads. Exit codes: 0 done; 2 SOURCE cannot be read, or
+SOURCE is anything that `vit_jax.load_model` reads. `hf:USER/NAME` is a repository on the Hub, made
+(private) if there is none; a page goes with the model. Exit codes: 0 done; 2 SOURCE cannot be read, or
 the format cannot express it, or DESTINATION cannot be written.
 """
 
 import argparse
 import logging
 import sys
+import tempfile
 from collections.abc import Sequence
 
-from vit_jax import storage
+from vit_jax import hub, storage
+from vit_jax.checkpoint import find_checkpoint
 from vit_jax.command_line import DONE, Parser, add_model_flags, parse_options, run_command
 from vit_jax.errors import ConfigError
+from vit_jax.model_card import LIBRARIES, Run, write_card
+from vit_jax.models.base import ImageClassifier
 from vit_jax.weights.content import Hints
-from vit_jax.weights.formats import read_weights
+from vit_jax.weights.formats import is_workdir, read_weights
 from vit_jax.weights.loading import build_model
 from vit_jax.weights.resampling import POSITION_RESIZES
-from vit_jax.weights.saving import BY_ENDING, FORMATS, format_of, save_model
+from vit_jax.weights.saving import (
+    BY_ENDING,
+    FORMATS,
+    format_of,
+    save_model,
+)
 
 logger = logging.getLogger("vit_jax")
 
@@ -27,13 +38,16 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.export", "Writes a model in another format.")
     parser.add_argument(
-        "source", type=storage.expand, metavar="SOURCE", help="a workdir, an export, .npz, ..."
+        "source",
+        type=storage.expand,
+        metavar="SOURCE",
+        help="a workdir, an export, .npz, hf:..., ...",
     )
     parser.add_argument(
         "destination",
         type=storage.expand,
         metavar="DESTINATION",
-        help="the file or folder to write",
+        help="the file or folder, or hf:USER/NAME",
     )
     parser.add_argument(
         "--format",
@@ -67,7 +81,9 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
 def run(arguments: Sequence[str]) -> int:
     """Reads, converts and writes as the command line says."""
     flags = parse_flags(arguments)
-    format = format_of(flags.destination, flags.format)  # Before the work.
+    pushing = hub.is_reference(flags.destination)
+    # Before the work.
+    format = push_format(flags) if pushing else format_of(flags.destination, flags.format)
     options = parse_options(flags.option)
     weights = read_weights(
         flags.source,
@@ -77,9 +93,38 @@ def run(arguments: Sequence[str]) -> int:
         average=flags.average,
     )
     model = build_model(weights, options, flags.position_resize)
+    if pushing:
+        page = push(model, flags, format)
+        logger.info("Wrote %s (%s): %s", flags.destination, format, page)
+        return DONE
     save_model(model, flags.destination, format, trunk_only=flags.trunk_only)
     logger.info("Wrote %s (%s).", flags.destination, format)
     return DONE
+
+
+def push_format(flags: argparse.Namespace) -> str:
+    """The format of what goes to the Hub; raises ConfigError for one that is no folder."""
+    reference = hub.parse(flags.destination)
+    if reference.path or reference.revision != hub.DEFAULT_REVISION:
+        raise ConfigError(f"{flags.destination}: name the repository alone, hf:USER/NAME.")
+    format = flags.format or "vit_jax"
+    if format not in LIBRARIES:
+        raise ConfigError(f"--format={format}: to the Hub go {', '.join(LIBRARIES)}.")
+    return format
+
+
+def push(model: ImageClassifier, flags: argparse.Namespace, format: str) -> str:
+    """Writes the model with its page to the Hub; returns the page's address."""
+    repository = hub.parse(flags.destination).repository
+    step = None
+    if is_workdir(flags.source):
+        step, _ = find_checkpoint(flags.source, flags.checkpoint)
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(model, folder, format, trunk_only=flags.trunk_only)
+        has_head = bool(model.options.num_classes) and not flags.trunk_only
+        run = Run(flags.source, step) if step else None
+        write_card(folder, repository, model, format, has_head=has_head, run=run)
+        return hub.push(folder, repository, message="A model trained with vit_jax")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ from vit_jax.kinds import Kind, is_number
 FORMAT_VERSION = 1
 FILE_NAME = "model.json"
 DEFAULT_LOSS = "softmax"
+KEYS = frozenset(("format_version", "model", "preprocessing", "class_names", "loss"))
 CROPS = ("resize", "center")
 AREA = "area"  # Each pixel is the mean over what it covers; `antialias` says nothing then.
 INTERPOLATIONS = ("bilinear", "bicubic", AREA)
@@ -153,6 +154,8 @@ def from_json(content: dict[str, Any]) -> ModelFile:
     preprocessing = {key: as_tuple(value) for key, value in content["preprocessing"].items()}
     name, class_names = options.pop("name"), content["class_names"]
     loss = content.get("loss", DEFAULT_LOSS)
+    if unknown := content.keys() - KEYS:
+        raise KeyError(f"the key {min(unknown)!r} is not known: a newer vit_jax wrote it")
     if not isinstance(class_names, list) or not all(
         isinstance(text, str) for text in (name, loss, *class_names)
     ):

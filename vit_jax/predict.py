@@ -259,7 +259,10 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.predict", "Tells the classes of pictures.")
     parser.add_argument(
-        "model", type=storage.expand, metavar="MODEL", help="a workdir, an export, .npz, ..."
+        "model",
+        type=storage.expand,
+        metavar="MODEL",
+        help="a workdir, an export, .npz, hf:..., ...",
     )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, a folder, a glob, or -")
     add_model_flags(parser)

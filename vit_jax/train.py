@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import closing
 
 import jax
 from etils import epath
@@ -25,7 +25,7 @@ from vit_jax.training.architecture import with_architecture
 from vit_jax.training.beginning import Beginning, find_beginning
 from vit_jax.training.clock import Kind
 from vit_jax.training.early_stopping import Patience, open_patience
-from vit_jax.training.evaluation import Evaluation, open_evaluation
+from vit_jax.training.evaluation import Evaluation, open_evaluation, saved_if_it_fails
 from vit_jax.training.experiment import Experiment, make_experiment
 from vit_jax.training.gradients import check_batch
 from vit_jax.training.overview import describe_run
@@ -106,7 +106,6 @@ def run_experiment(
     best = evaluation.best_metric
     checkpoints = Checkpoints(directory, keep=config.keep_checkpoints, best_metric=best)
     start = checkpoints.latest_step
-    evaluation = evaluation.recorded_in(directory, start)
     workdir.record_config(directory, config, experiment.inputs, best, resuming=start > 0)
     state = beginning.state(experiment, checkpoints)
     frozen = load_frozen(experiment.objective, experiment.frozen)
@@ -117,6 +116,7 @@ def run_experiment(
     with watching(config.watchdog_minutes, log.clock), closing(checkpoints), closing(log):
         profiler = Profiler(config.profile, directory)
         patience = open_patience(directory, evaluation.best_metric, config.stop_after, start)
+        evaluation = evaluation.recorded_in(directory, start)
         tools = Tools(evaluation, checkpoints, log, profiler, patience, stopping_after(stop))
         train(experiment, state, frozen, tools)
     return log.last_record
@@ -165,7 +165,10 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
             numbers: dict[str, float] = {}
             if tools.evaluation.due(step):
                 log.drain()
-                with log.spending(Kind.EVALUATION), saved_if_it_fails(step, state, tools):
+                with (
+                    log.spending(Kind.EVALUATION),
+                    saved_if_it_fails(step, state, log, checkpoints),
+                ):
                     numbers, pictures = tools.evaluation.measure(step, state, frozen)
                 log.write(step, numbers)
                 for name, picture in pictures.items():
@@ -184,16 +187,3 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
                 raise PreemptedError(
                     f"Stopped after step {step}, which is saved. Start the same command again to go on."
                 )
-
-
-@contextmanager
-def saved_if_it_fails(step: int, state: TrainState, tools: Tools) -> Iterator[None]:
-    """Saves the state before an evaluator's error ends the run; lets evaluators move data freely."""
-    try:
-        with jax.transfer_guard("allow"):
-            yield
-    except Exception:
-        logger.error("An evaluator failed: the state after step %d is saved.", step)
-        tools.log.flush()
-        tools.checkpoints.save(step, state, {})
-        raise

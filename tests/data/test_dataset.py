@@ -57,6 +57,14 @@ def test_what_stands_for_unreadable_examples_is_like_the_others_of_the_split(con
         assert skipping.image.shape == (8, 8, 3)
 
 
+def test_what_stands_for_unreadable_examples_among_other_classes_than_the_models(config):
+    config.data.on_error = "skip"
+    rows = sharding.batch_sharding(mesh_of(1))
+    data = EvaluationData(config.data, None, (8, 8, 3), (), 10, 64, rows)
+    split = data.open(own_classes=True)
+    assert split.source[0].label.shape == split.skipping.label.shape == (3,)
+
+
 def test_unreadable_examples_are_errors_by_default(config):
     train, evaluation = open_splits(config)
     assert train.skipping is evaluation.skipping is None
@@ -110,6 +118,8 @@ def test_another_source_has_its_own_evaluation_split_and_classes():
     assert len(data.open(own_classes=True)) == 5  # Examples 3, 5, 13, 15 and 23.
     assert len(data.open("digits")) == 360
     assert len(data.open("digits", "train[:7]")) == 7
+    data = opened_of(eval_split="test[:50]")
+    assert (len(data.open()), len(data.open("", "train[:9]"))) == (50, 9), "the evaluator's own"
 
 
 @pytest.mark.parametrize("several", [False, True])

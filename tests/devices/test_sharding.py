@@ -329,6 +329,21 @@ def test_a_state_of_another_shape_than_its_parameter_is_copied():
     assert found["kernel"] == NamedSharding(mesh, PartitionSpec("fsdp", None))
 
 
+def test_a_state_of_some_layers_lies_where_all_do():
+    """As moments of partly frozen blocks: whatever else has fewer rows is copied."""
+    mesh = mesh_of(fsdp=8)
+
+    def kernel(*shape):
+        return {"kernel": jax.ShapeDtypeStruct((*shape, 512, 512), jnp.float32)}
+
+    params = {"blocks": kernel(4), "head": kernel()}
+    places = sharding.param_shardings(params, mesh)
+    moments = {"mu": {"blocks": kernel(3), "head": kernel()}, "nu": {"head": kernel(3)}}
+    found = sharding.like_params(moments, params, places, mesh)
+    assert found["mu"] == places
+    assert found["nu"]["head"]["kernel"].is_fully_replicated
+
+
 def test_the_table_says_what_each_device_holds():
     mesh = mesh_of(data=2, fsdp=4)
     params = abstract_params(image_size=64, **SMALL)

@@ -84,6 +84,7 @@ def test_padding_may_hold_anything():
 
 def test_masked_rows_anywhere_are_not_counted():
     problem = Problem(10, num_classes=10)
+    problem.labels[1:4] = problem.logits[1:4].argmax(-1)  # They would all be right.
     batches = list(problem.batches(4))
     batches[0]["mask"] = batches[0]["mask"].at[1:].set(False)
     readable = [0, *range(4, 10)]

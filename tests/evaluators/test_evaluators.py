@@ -9,7 +9,7 @@ from tests import tiny
 from tests.runs import read_metrics
 from vit_jax import train
 from vit_jax.checkpoint import find_checkpoint
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, NonFiniteLossError
 from vit_jax.evaluators import EVALUATORS, read_evaluators
 from vit_jax.evaluators.base import Evaluator, Results
 
@@ -75,6 +75,19 @@ def test_an_evaluator_may_use_arrays_freely_and_its_failure_loses_no_update(conf
         train.run(config, tmp_path)
     assert [record["step"] for record in read_metrics(tmp_path)] == [1, 2, 3]
     assert find_checkpoint(tmp_path, "latest") == (3, False)
+
+
+def test_a_model_that_answers_with_no_numbers_is_not_saved(config, monkeypatch, tmp_path):
+    def refuse(evaluator, setting):
+        def measure(params, frozen):
+            raise NonFiniteLossError("the logits of 1 of 2 images are not finite numbers")
+
+        return measure
+
+    monkeypatch.setattr(Fragile, "bind", refuse)
+    with pytest.raises(NonFiniteLossError, match="not finite numbers"):
+        train.run(config, tmp_path)
+    assert not any((tmp_path / "checkpoints").glob("[0-9]*"))
 
 
 @pytest.mark.parametrize("metric", ["eval/accuracy", "fragile/mean", "fragile_ema/sum", "-"])

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests import tiny
-from tests.runs import LIMIT_SECONDS, read_metrics, start_command
+from tests.runs import LIMIT_SECONDS, read_metrics, start_command, start_processes
 from tests.states import ITEMS, assert_equal
 from vit_jax import train
 from vit_jax.checkpoint import Checkpoints
@@ -123,6 +123,27 @@ def test_a_run_that_lost_its_last_updates_does_them_again_to_the_bit(run, tmp_pa
         file.write(b'{"step": 12, "na')  # Half a line, as a kill leaves it.
     train.run(config, again)
     assert_same_run(again, workdir, 12)
+
+
+@pytest.mark.slow
+def test_two_processes_measure_what_one_does(run, tmp_path):
+    workdir, *_ = run
+    processes = start_processes(
+        2,
+        "--config=tests/tiny.py",
+        "--config.total_steps=12",
+        "--config.eval_every_steps=4",
+        f"--config.evaluators={EVALUATORS.format(few=3, fewshot=6, knn=6)}",
+        f"--workdir={tmp_path}/run",
+    )
+    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    found, expected = (
+        read_records(str(path / "results.jsonl")) for path in (tmp_path / "run", workdir)
+    )
+    assert [(r["step"], r["name"]) for r in found] == [(r["step"], r["name"]) for r in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one["numbers"] == pytest.approx(other["numbers"], abs=1e-5)
 
 
 @pytest.mark.slow

@@ -105,6 +105,10 @@ EACH_CHOICE_ONCE = [
     | {"stochastic_depth_rate": 0.2, "stochastic_depth_schedule": "constant"},
     {"positions": "none", "num_registers": 2, "prefix_positions": False, "layer_scale": 0.1}
     | {"gelu": "erf", "attention_dropout_rate": 0.1, "remat": "dots", "scan_unroll": 2},
+    {"positions": "rotary_2d", "num_registers": 2, "mlp": "swiglu", "mlp_norm": True}
+    | {"qkv_bias": False, "pre_norm": True, "dropout_rate": 0.1, "stochastic_depth_rate": 0.2},
+    {"positions": "learned_1d_rotary_2d", "rotary_coordinates": "centred", "gelu": "quick"}
+    | {"final_norm": False, "attention_norm": True, "mlp_norm": True, "query_key_norm": True},
 ]
 TABLE_8 = [  # Positions and placements with every pooling and head.
     options

@@ -34,7 +34,14 @@ def mlp(x, parameters):
     return dense(gelu(dense(x, parameters["dense1"])), parameters["dense2"])
 
 
-def attention(x, parameters, memory=None):
+def turned(x, angles):
+    """Pairs of features as complex numbers, turned."""
+    half = x.shape[-1] // 2
+    numbers = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * angles)
+    return np.concatenate([numbers.real, numbers.imag], axis=-1)
+
+
+def attention(x, parameters, memory=None, angles=None):
     """From a sequence [S, D] to itself or another, head by head: the values and the weights."""
     memory = x if memory is None else memory
     heads, weights = [], []
@@ -46,6 +53,8 @@ def attention(x, parameters, memory=None):
         if "query_norm" in parameters:
             query = layer_norm(query, parameters["query_norm"])
             key = layer_norm(key, parameters["key_norm"])
+        if angles is not None:
+            query, key = turned(query, angles), turned(key, angles)
         logits = query @ key.T
         if "relative_positions" in parameters:
             table, length = parameters["relative_positions"], len(x)
@@ -120,6 +129,47 @@ def test_weights_of_relative_attention_equal_the_reference():
         np.testing.assert_allclose(
             values["block_outputs"][0][image], vit_block(patches, parameters), atol=1e-5
         )
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({}, lambda index, length: index),
+        ({"rotary_reference": 16}, lambda index, length: index / length * 16),
+        (
+            {"rotary_coordinates": "centred"},
+            lambda index, length: 2 * math.pi * (2 * (index + 0.5) / length - 1),
+        ),
+    ],
+)
+def test_rotary_positions_turn_queries_and_keys_of_patches(options, place):
+    model = filled_model(
+        "ViT-B/16",
+        **VIT,
+        positions="rotary_2d",
+        rotary_temperature=100.0,
+        num_registers=1,
+        **options,
+    )
+    rows, columns = model.options.grid
+    assert rows != columns
+    quarter = model.options.width // 2 // 4
+    angles = np.zeros((2 + rows * columns, 2 * quarter))  # The first two are not turned.
+    for row in range(rows):
+        for column in range(columns):
+            for number in range(quarter):
+                frequency = 100.0 ** (-number / quarter)
+                token = angles[2 + row * columns + column]
+                token[number] = place(row, rows) * frequency
+                token[quarter + number] = place(column, columns) * frequency
+    images = random_images(model.options)
+    values = intermediates(model, images, "patch_embeddings", "attention_weights")
+    parameters, block = parameters_of(model), parameters_of(model.blocks, layer=0)
+    for image, patches in enumerate(np.float64(values["patch_embeddings"])):
+        tokens = [parameters["class_token"][0], parameters["registers"][0], patches]
+        normalized = layer_norm(np.concatenate(tokens), block["norm1"])
+        _, weights = attention(normalized, block["attention"], angles=angles)
+        np.testing.assert_allclose(values["attention_weights"][0][image], weights, atol=1e-5)
 
 
 def test_class_token_registers_and_patches_come_in_this_order():

@@ -9,6 +9,7 @@ import pytest
 
 from tests import tiny
 from tests.stages import Setup, mesh_of
+from vit_jax.devices import sharding
 from vit_jax.training.state import with_weights
 
 LABELS, MASK = np.array([1, 2, 3, 4]), np.array([True, True, True, False])
@@ -52,6 +53,7 @@ def test_it_starts_from_given_weights():
     weights = jax.tree.map(lambda leaf: np.full(leaf.shape, 7, leaf.dtype), setup.abstract.params)
     state = with_weights(setup.state, weights, setup.experiment.objective)
     np.testing.assert_array_equal(state.objective["anchor"], [7, 7, 7])
+    assert sharding.shardings_of(state) == sharding.shardings_of(setup.abstract)
     assert state.objective["anchor"] is not state.params["objective"]["kernel"]  # Both are donated.
 
 

@@ -72,12 +72,15 @@ def test_gsam_subtracts_what_is_orthogonal():
     np.testing.assert_allclose(flat(gradients), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("step", "rho"), [(0, 0.6), (50, 0.35), (100, 0.1)])
+@pytest.mark.parametrize(
+    ("rho_min", "step", "rho"),
+    [(0.1, 0, 0.6), (0.1, 50, 0.35), (0.1, 100, 0.1), (0.0, 50, 0.3), (None, 50, 0.6)],
+)
 @pytest.mark.parametrize("end", [None, 0.0, 0.2], ids=["by default", "to zero", "to a fifth"])
-def test_rho_follows_the_learning_rate(step, rho, end):
+def test_rho_follows_the_learning_rate(rho_min, step, rho, end):
     options = {} if end is None else {"end": end}
     schedule = make_schedule("linear", base=1.0, total_steps=100, warmup_steps=0, **options)
-    (_, gradients), _ = setup(rho=0.6, rho_min=0.1, step=step, end=end, schedule=schedule)
+    (_, gradients), _ = setup(rho=0.6, rho_min=rho_min, step=step, end=end, schedule=schedule)
     (_, expected), _ = setup(rho=rho)
     np.testing.assert_allclose(flat(gradients), flat(expected), rtol=1e-5)
 

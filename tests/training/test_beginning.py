@@ -1,5 +1,7 @@
 """How a run's own keys decide what becomes of given weights."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -7,13 +9,17 @@ import vit_jax
 from tests import tiny
 from tests.published import random_model
 from tests.stages import mesh_of
+from tests.workdirs import write_workdir
+from vit_jax.checkpoint import Checkpoints
 from vit_jax.data.dataset import open_dataset
+from vit_jax.errors import CheckpointError
 from vit_jax.model_file import Preprocessing
 from vit_jax.training.beginning import find_beginning
 from vit_jax.training.experiment import make_experiment
 from vit_jax.weights.resampling import POSITION_RESIZES, resize_positions
 
 SIZES = {"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 64, "channels": 1}
+POOLED = {**SIZES, "pooling": "average"}
 
 PREPROCESSING = Preprocessing(mean=(0.3,), std=(0.2,), crop="center", resize=20)
 
@@ -41,6 +47,7 @@ def begin(path, **values):
 def test_positions_are_resized_as_the_config_says(path, method):
     beginning, _ = begin(path[0], init_position_resize=method)
     table = np.asarray(path[1].position_embedding[...])
+    method = "bilinear_corner" if method == "auto" else method  # of an export of this package
     expected = resize_positions(table, (6, 6), (4, 4), method)
     np.testing.assert_array_equal(beginning.params["position_embedding"], expected)
 
@@ -52,6 +59,55 @@ def test_what_the_config_skips_starts_fresh_and_all_else_is_taken(path):
     np.testing.assert_array_equal(
         beginning.params["head"]["bias"], np.asarray(path[1].head.bias[...])
     )
+
+
+def test_positions_lie_on_the_grid_that_the_config_says(tmp_path):
+    """18 rows are no square: 3 x 6, or 2 x 9."""
+    model = random_model(
+        "ViT-Ti/2", num_classes=10, image_size=(6, 12), class_token=False, **POOLED
+    )
+    vit_jax.save_model(model, tmp_path / "in.npz")
+    (tmp_path / "in.json").unlink()
+    table = np.asarray(model.position_embedding[...])
+    for grid in ((3, 6), (2, 9)):
+        values = {"init_source_grid": grid, "model.pooling": "average"}
+        beginning, _ = begin(tmp_path / "in.npz", **values)
+        expected = resize_positions(table, grid, (4, 4), "bilinear_corner")  # of .npz files
+        np.testing.assert_array_equal(beginning.params["position_embedding"], expected)
+
+
+def test_the_head_of_other_classes_starts_fresh(path, tmp_path):
+    names = open_dataset(tiny.get_config()).class_names
+    for others, fresh in ((names, False), ((*names[1:], "ten"), True)):
+        vit_jax.save_model(path[1], tmp_path / others[-1], "vit_jax", class_names=others)
+        beginning, experiment = begin(tmp_path / others[-1])
+        is_fresh = beginning.params["head"]["bias"] is experiment.state.params["head"]["bias"]
+        assert is_fresh == fresh
+
+
+@pytest.mark.parametrize(("ema", "checkpoint", "factor"), [(False, "latest", 3), (True, 2, 20)])
+def test_the_checkpoint_and_the_averages_are_the_configs(tmp_path, ema, checkpoint, factor):
+    flat = write_workdir(tmp_path)
+    config = tiny.get_config()
+    config.update(init=str(tmp_path), init_ema=ema, init_checkpoint=str(checkpoint), ema_decay=0.9)
+    found = find_beginning(config, "", open_dataset(config)).weights.parameters
+    for name, array in flat.items():
+        np.testing.assert_allclose(found[name], factor * array, rtol=1e-6)
+
+
+def test_a_run_does_not_go_on_with_other_classes(tmp_path):
+    write_workdir(tmp_path)  # Of cat, dog and another.
+    config = tiny.get_config()
+    dataset = open_dataset(config)
+    beginning = find_beginning(config, tmp_path, dataset)
+    experiment = make_experiment(config, mesh_of(1), dataset, beginning.source)
+    with (
+        contextlib.closing(Checkpoints(tmp_path, read_only=True)) as checkpoints,
+        pytest.raises(
+            CheckpointError, match=r"trained on other classes than the data has now.*cat"
+        ),
+    ):
+        beginning.state(experiment, checkpoints)
 
 
 def test_the_heads_rows_are_those_that_the_config_names(path, tmp_path):

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from tests.stages import Setup, config_with, mesh_of
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import default_config
 from vit_jax.evaluators.base import Results
 from vit_jax.evaluators.classification import Classification
-from vit_jax.training.evaluation import Evaluation, wanted_metric
+from vit_jax.training.evaluation import Evaluation, open_evaluation, wanted_metric
 
 
 def evaluation_of(measure, *, every_steps=0, total_steps=10, **evaluators):
@@ -29,6 +30,18 @@ def evaluation_of(measure, *, every_steps=0, total_steps=10, **evaluators):
 def test_an_evaluator_is_due_as_often_as_it_says_and_at_the_end(every_steps, own, expected):
     evaluation = evaluation_of(None, every_steps=every_steps, v2=own)
     assert [step for step in range(1, 11) if evaluation.due(step)] == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"eval_every_epochs": 0.5}, {"eval_every_examples": 719}],
+    ids=lambda values: next(iter(values)),
+)
+def test_the_runs_own_frequency_is_given_in_any_unit(values):
+    """Half an epoch of the digits' 1,437 is 22 batches of 32."""
+    experiment = Setup(config_with(**values), mesh_of(1)).experiment
+    evaluation = open_evaluation(experiment, experiment.config.data)
+    assert (evaluation.every_steps, evaluation.total_steps) == (22, 10)
 
 
 def test_only_those_that_are_due_measure():

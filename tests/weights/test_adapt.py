@@ -1,5 +1,7 @@
 """Fitting weights to another model: what is loaded, resized, fresh, skipped; and that it is said."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -9,9 +11,12 @@ import vit_jax
 from tests.published import GOLDEN, golden, logits, parameters, random_model, write_npz
 from vit_jax.class_mapping import BY_NAME, ClassMapping, chosen_mapping
 from vit_jax.errors import ConfigError, WeightsError
-from vit_jax.model_file import Preprocessing
+from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import model_options
+from vit_jax.weights.adapt import Adaptation
 from vit_jax.weights.architecture import abstract_parameters
+from vit_jax.weights.content import Weights
+from vit_jax.weights.equivalence import Form
 from vit_jax.weights.loading import fit_weights, read_initial_weights
 from vit_jax.weights.resampling import resize_channels, resize_patches, resize_positions
 
@@ -211,6 +216,8 @@ def test_rectangular_images_need_the_files_grid_once(tmp_path):
     vit_jax.save_model(vit_jax.load_model(path, source_grid=(14, 20)), tmp_path / "out.npz")
     model = vit_jax.load_model(tmp_path / "out.npz", image_size=(80, 128))  # by the sidecar
     np.testing.assert_array_equal(parameters(model)["position_embedding"], expected)
+    _, params, _, _ = initialize(path, image_size=(112, 160))  # Those of the run, if they fit.
+    np.testing.assert_array_equal(params["position_embedding"], table)
 
 
 def test_another_patch_size_and_grid_at_once(tmp_path):
@@ -287,6 +294,30 @@ def test_the_class_tokens_row_is_dropped_with_it(path):
     assert report.notes[-1] == (
         "Note: the weights are for pooling='token'; the model has pooling='average'."
     )
+
+
+@pytest.mark.parametrize(
+    ("family", "option", "there", "here"),
+    [
+        ("ViT-Ti/16", "gelu", "tanh", "erf"),
+        ("ViT-Ti/16", "pooling", "average", "token"),
+        ("ViT-Ti/16", "norm_after_pooling", True, False),
+        ("ViT-Ti/16", "positions", "sincos_2d", "none"),
+        ("ViT-Ti/16", "position_placement", "stem", "every_layer_shared"),
+        ("BiT-R50x1", "pool_padding", "zeros", "infinity"),
+    ],
+)
+def test_what_changes_the_function_and_no_shape_is_said(family, option, there, here):
+    """Whatever else differs between the two models."""
+    sizes = {} if family != "ViT-Ti/16" else {**TINY, "pooling": "average"}
+    of_file, of_model = (
+        model_options(family, **{**sizes, option: value}) for value in (there, here)
+    )
+    file = ModelFile(family, dataclasses.asdict(of_file))
+    adaptation = Adaptation(weights=Weights("x", {}, file), options=of_model)
+    notes = list(adaptation.notes(Form({}, of_file)))
+    said = f"Note: the weights are for {option}={there!r}; the model has {option}={here!r}."
+    assert notes == [said]
 
 
 def test_rows_follow_their_tokens(tmp_path):

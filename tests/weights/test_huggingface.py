@@ -19,6 +19,7 @@ from tests.published import (
 )
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
+from vit_jax.weights.huggingface import stated_by_config
 
 NAMES = ("hf_gelu", "hf_gelu_pytorch_tanh")
 CLASSES = (
@@ -47,6 +48,19 @@ def test_logits_and_names_are_the_librarys(name):
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
     assert model.class_names == CLASSES
     assert model.options.gelu == ("erf" if name == "hf_gelu" else "tanh")
+
+
+@pytest.mark.parametrize(
+    ("name", "gelu"),
+    [
+        ("gelu", "erf"),
+        ("gelu_new", "tanh"),  # All three are 0.5 x (1 + tanh(√(2 / π) (x + 0.044715 x³))).
+        ("gelu_pytorch_tanh", "tanh"),
+        ("gelu_fast", "tanh"),
+    ],
+)
+def test_activations_by_the_librarys_names(name, gelu):
+    assert stated_by_config({"hidden_act": name}, classifies=True).options["gelu"] == gelu
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,16 +118,18 @@ def test_preprocessing_is_written_as_the_library_calls_it(folder, tmp_path):
     assert "do_center_crop" not in content
 
 
-def test_another_epsilon_is_said(folder, caplog):
+def test_the_epsilon_is_the_files(folder, tmp_path):
     change_config(folder, layer_norm_eps=1e-12)
-    vit_jax.load_model(folder)
-    assert "layer_norm_eps=1e-12" in caplog.text
+    model = vit_jax.load_model(folder)
+    assert model.options.norm_epsilon == 1e-12
+    vit_jax.save_model(model, tmp_path / "out", "huggingface")
+    assert vit_jax.load_model(tmp_path / "out").options == model.options
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "deit"}, "model_type='deit'"),
+        ({"model_type": "swin"}, "model_type='swin'"),
         ({"hidden_act": "relu"}, "hidden_act='relu'"),
         ({"num_hidden_layers": 12}, "says depth=12, but its tensors have 3"),
         ({"id2label": {"0": "cat", "1": "dog"}}, "names 2 classes, but its head has 10"),

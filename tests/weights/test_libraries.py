@@ -1,12 +1,29 @@
 """Exports in the hands of the real libraries; skipped where they are not installed."""
 
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import vit_jax
-from tests.published import GOLDEN, golden, logits, random_model, write_npz
+from tests.published import (
+    GOLDEN,
+    assert_same_tensors,
+    golden,
+    logits,
+    random_model,
+    write_npz,
+)
+from vit_jax.errors import WeightsError
+from vit_jax.weights import timm_config
 
 torch = pytest.importorskip("torch")
+import safetensors.torch  # noqa: E402
+
 TINY = {"width": 32, "depth": 2, "mlp_width": 96, "num_heads": 2, "patch_size": 8, "image_size": 32}
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 32, 32, 3)).astype(np.float32)
 
@@ -78,7 +95,7 @@ def test_a_model_that_timm_saved_is_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_r_s16_p8_224", "vit_small_r26_s32_224"])
-def test_hybrids_agree_within_their_epsilons(name, tmp_path):
+def test_hybrids_compute_with_timms_epsilons(name, tmp_path):
     timm = pytest.importorskip("timm")
     registered = {"vit_tiny_r_s16_p8_224": "R+ViT-Ti/16", "vit_small_r26_s32_224": "R26+ViT-S/32"}
     theirs = timm.create_model(name, num_classes=5, img_size=64)
@@ -92,8 +109,79 @@ def test_hybrids_agree_within_their_epsilons(name, tmp_path):
     ours = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True)
     np.testing.assert_array_equal(torch_logits(ours, images), torch_logits(theirs, images))
     np.testing.assert_allclose(
-        logits(model, images), torch_logits(theirs, images), rtol=0, atol=5e-4
+        logits(model, images), torch_logits(theirs, images), rtol=0, atol=1e-4
     )
+
+
+def test_the_table_of_architectures_is_timms():
+    """Made by `tests/campaigns/timm_architectures.py`; another timm may need another table."""
+    timm = pytest.importorskip("timm")
+    from tests.campaigns.timm_architectures import rendered, table
+
+    known = timm_config.known_architectures()
+    if timm.__version__ != known["timm"]:
+        pytest.skip(f"timm {timm.__version__} is installed, the table is of {known['timm']}")
+    assert json.loads(rendered(*table())) == known
+
+
+@pytest.mark.parametrize("name", ["mixer_s32_224", "resnetv2_50x1_bit"])
+def test_mixers_and_bit_resnets_of_timm_are_loaded(name, tmp_path):
+    timm = pytest.importorskip("timm")
+    theirs = timm.create_model(name, num_classes=5)
+    timm.models.save_for_hf(theirs, tmp_path / "theirs", safe_serialization=True)
+    model = vit_jax.load_model(tmp_path / "theirs")
+    height, width = model.options.image_size
+    images = np.random.default_rng(0).uniform(-1, 1, (1, height, width, 3)).astype(np.float32)
+    expected = torch_logits(theirs, images)
+    np.testing.assert_allclose(logits(model, images), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (GOLDEN / "timm").iterdir()))
+def test_timm_reads_what_is_written_of_its_architectures(name, tmp_path):
+    timm = pytest.importorskip("timm")
+    model = vit_jax.load_model(GOLDEN / "timm" / name)
+    try:
+        vit_jax.save_model(model, tmp_path / "out", "timm")
+    except WeightsError as error:
+        pytest.skip(f"it is only read: {error}")
+    written = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
+    original = safetensors.numpy.load_file(GOLDEN / "timm" / name / "model.safetensors")
+    if "blocks.0.attn.q_bias" not in original:  # EVA's are written as a plain ViT's.
+        assert_same_tensors(written, original)
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
+    expected = golden(f"timm/{name}/expected")
+    outputs = torch_logits(theirs, expected["images"])
+    np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
+
+
+NESTED = {
+    "plain": lambda tensors: tensors,
+    "DDP": lambda tensors: {"model": {f"module.{k}": v for k, v in tensors.items()}, "epoch": 3},
+    "torch.compile": lambda tensors: {f"_orig_mod.{k}": v for k, v in tensors.items()},
+    "Lightning": lambda tensors: {
+        "state_dict": {f"model.{k}": v for k, v in tensors.items()},
+        "optimizer_states": [{"state": {0: {"exp_avg": torch.zeros(2)}}}],
+    },
+    "DINO": lambda tensors: {
+        "student": {f"module.backbone.{k}": torch.zeros_like(v) for k, v in tensors.items()},
+        "teacher": {f"backbone.{k}": v for k, v in tensors.items()},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_the_line_that_converts_pickles_works(kind, tmp_path):
+    tensors = safetensors.torch.load_file(GOLDEN / "timm_token.safetensors")
+    torch.save(NESTED[kind](tensors), tmp_path / "in.pth")
+    with pytest.raises(WeightsError, match="Convert it") as error:
+        vit_jax.load_model(tmp_path / "in.pth")
+    command = str(error.value).split("with torch installed: ")[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(command, shell=True, check=True, env=environment)
+    model = vit_jax.load_model(tmp_path / "in.pth.safetensors", num_heads=2)
+    expected = golden("timm_token")
+    outputs = logits(model, expected["images"])
+    np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["hf_gelu", "hf_gelu_pytorch_tanh"])

@@ -68,7 +68,7 @@ def test_the_same_grid_leaves_the_table_alone():
 def test_one_point_and_unknown_methods():
     np.testing.assert_array_equal(resize_matrix(5, 1, "bilinear_corner"), [[1, 0, 0, 0, 0]])
     np.testing.assert_array_equal(resize_matrix(1, 3, "bilinear_corner"), np.ones((3, 1)))
-    with pytest.raises(WeightsError, match="'nearest': must be one of bilinear_corner"):
+    with pytest.raises(WeightsError, match="'nearest': must be one of auto, bilinear_corner"):
         resize_matrix(5, 3, "nearest")
 
 
@@ -105,3 +105,14 @@ def test_more_channels_repeat_the_old_ones():
     resized = resize_channels(kernel, 5)
     assert resized.shape == (4, 4, 5, 5)
     np.testing.assert_allclose(resized[:, :, 3], kernel[:, :, 0] * 3 / 5, rtol=1e-6)
+
+
+def test_cubic_resize_without_antialiasing_equals_torchs():
+    """Recorded from torch.nn.functional.interpolate(mode="bicubic"), torch 2.13.0."""
+    with np.load(GOLDEN / "posemb_bicubic_torch.npz") as file:
+        for key in file:
+            if key.startswith("in_"):
+                rows, columns, *new = map(int, key.split("_")[1:])
+                resized = resize_positions(file[key], (rows, columns), tuple(new), "bicubic_torch")
+                expected = file[key.replace("in_", "out_")]
+                np.testing.assert_allclose(resized, expected, rtol=0, atol=1e-5)

@@ -20,7 +20,7 @@ from tests.published import (
 )
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
-from vit_jax.weights.timm import crop_percentage, mlp_ratio
+from vit_jax.weights.timm import crop_percentage, mlp_ratio, stated_by_config
 
 NAMES = ("timm_token", "timm_gap", "timm_registers_layerscale", "timm_distilled")
 
@@ -232,19 +232,53 @@ def test_the_config_beside_the_file_is_used(tmp_path):
     assert vit_jax.load_model(tmp_path, channels=1).preprocessing.mean == pytest.approx((0.449,))
 
 
+def test_what_a_config_leaves_out_is_timms_default():
+    found = stated_by_config({"architecture": "vit_tiny_patch16_224"}).preprocessing
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    assert found == Preprocessing(mean, std, crop="center", resize=256, interpolation="bicubic")
+
+
+def test_a_models_arguments_are_before_the_rest_of_a_config():
+    """Then the config's own keys: the weights' first configuration says the least."""
+    stated = stated_by_config(
+        {
+            "architecture": "vit_tiny_patch16_224",
+            "pretrained_cfg": {"num_classes": 1000, "global_pool": "map"},
+            "num_classes": 10,
+            "global_pool": "avg",
+            "model_args": {"global_pool": "token"},
+        }
+    )
+    assert stated.options["pooling"] == "token"
+    assert (stated.options["num_classes"], stated.options["num_heads"]) == (10, 3)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"num_classes": 5}, "says num_classes=5, but its tensors have 10"),
         ({"label_names": ["cat"]}, "names 1 classes, but its head has 10"),
-        ({"global_pool": "max"}, "global_pool='max'; this package knows token, avg, map"),
+        (
+            {"global_pool": "max"},
+            "a ViT with global_pool='max', which this package does not compute",
+        ),
         ({"model_args": {"num_heads": -2}}, "width 32 is no multiple of num_heads=-2"),
         ({"pretrained_cfg": {"crop_pct": 0}}, "config.json has a value of the wrong kind"),
-        ({"model_args": {"act_layer": "quick_gelu"}}, "act_layer='quick_gelu'"),
+        ({"model_args": {"act_layer": "relu"}}, "act_layer='relu'"),
+        ({"model_args": {"pool_include_prefix": True}}, "pool_include_prefix=True"),
+        ({"model_args": {"a_new_argument": False}}, "a_new_argument=False"),
+        ({"a_new_key": 1}, "config.json has a_new_key=1"),
+        ({"pretrained_cfg": {"another_key": 1}}, "config.json has another_key=1"),
+        ({"pretrained_cfg": {"label_offset": 1}}, "label_offset=1"),
+        ({"model_args": {}}, "says width=768, but its tensors have 32"),  # of 12 heads
+        ({"architecture": "swin_tiny_patch4_window7_224"}, "a Swin Transformer"),
+        ({"architecture": "hiera_base_224"}, "a Hiera"),
+        ({"architecture": "vit_pwee_patch16_reg1_gap_256"}, "a ViT with parallel attention"),
+        ({"architecture": "aimv2_1b_patch14_224"}, "an AIMv2"),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(change, message, tmp_path):
-    config = {"architecture": "vit", "model_args": {"num_heads": 2}, **change}
+    config = {"architecture": "vit_base_patch16_224", "model_args": {"num_heads": 2}, **change}
     path = write(tmp_path, tensors_of("timm_token"), config)
     with pytest.raises(WeightsError, match=f"model.safetensors: .*{message}"):
         vit_jax.load_model(path, num_heads=2)
@@ -347,3 +381,19 @@ def test_the_mlp_ratio_gives_the_width_back():
         if name.startswith("ViT-"):
             options = vit_jax.models.model_options(name)
             assert int(options.width * mlp_ratio(options)) == options.mlp_width
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"interpolation": "lanczos"}, "resizes pictures by lanczos, this package by bicubic"),
+        ({"crop_mode": "border"}, "crop_mode='border', this package crops the centre"),
+        ({"input_size": (3, 32, 64)}, "cover a rectangle"),
+        ({"crop_mode": "squash", "input_size": (3, 32, 64)}, ""),
+        ({}, ""),
+    ],
+)
+def test_preprocessing_that_cannot_be_done_here_is_said(change, message):
+    config = {"architecture": "vit_base_patch16_224", "pretrained_cfg": change}
+    assert message in "".join(stated_by_config(config).remarks)
+    assert bool(message) == bool(stated_by_config(config).remarks)

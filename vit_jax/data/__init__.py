@@ -10,7 +10,7 @@ above it.
           folder          images in class folders       listing: found once and kept in an index
           contents        what in a folder is data
           manifest        a table of images and labels  names: millions of file names in two arrays
-          columns         what its columns are called
+          columns         what its columns are called   targets: columns of numbers
           tar             images in tar files           shards, tar_members, tar_samples
           tfds            TensorFlow Datasets           tfrecord, labels
           arrays          what fits into memory
@@ -22,7 +22,8 @@ above it.
         examples          what an example and a source are
       images/             an encoded file -> uint8 pixels
         transforms        what happens to a training and to an evaluation image
-          picture         any format                    jpeg, png; limits: before decoding
+          picture         any format                    jpeg, png, tiff; limits: before decoding
+          values          numbers that are no pixels yet: 12 bits, floats
           crops, resizing               area
           augmentation    with randaugment_tf and pillow_policies
       loading/            examples -> batches
@@ -31,7 +32,8 @@ above it.
           chunks          a few rows of a batch
         cache             images that stay decoded in memory
 
-Elsewhere here: classes (data labelled for a trained model), split_checks (what a run is told of its
+Elsewhere here: classes (data labelled for a trained model), balance (of classes, in the loss and in
+the order), images/sheet (pictures of images), split_checks (what a run is told of its
 splits), picture_files (what `predict` is given).
 Files and URLs are `vit_jax.storage`'s, crops and augmentations as text `vit_jax.grammar`'s.
 """

@@ -17,6 +17,7 @@ from vit_jax.errors import ConfigError
 from vit_jax.evaluators.base import Evaluator
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.fewshot import FewShot
+from vit_jax.evaluators.imagenet import V2, Adversarial, ObjectNet, Real, Renditions, Sketch
 from vit_jax.evaluators.knn import NearestNeighbors
 from vit_jax.evaluators.objective import ObjectiveLoss
 from vit_jax.evaluators.probe import LinearProbe
@@ -30,6 +31,12 @@ EVALUATORS: dict[str, type[Evaluator]] = {
     "fewshot": FewShot,
     "knn": NearestNeighbors,
     "probe": LinearProbe,
+    "imagenet_a": Adversarial,
+    "imagenet_r": Renditions,
+    "imagenet_real": Real,
+    "imagenet_sketch": Sketch,
+    "imagenet_v2": V2,
+    "objectnet": ObjectNet,
 }
 
 

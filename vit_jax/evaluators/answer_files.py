@@ -99,7 +99,7 @@ def draw_worst(
       count: so many images, fewer where there are not as many.
       source: of the images.
       names: of the classes.
-      transform: (encoded file or uint8 [H, W, C]) -> uint8 [h, w, C].
+      transform: (encoded file or uint8 [H, W, C]) -> [h, w, C] in 0 … 255.
     """
     worst = np.argsort(found.margin, kind="stable")[:count]
     examples = source.fetch(found.index[worst].tolist())
@@ -114,7 +114,7 @@ def draw_worst(
                 f"{found.probability[row]:.0%} {_name(int(found.prediction[row]), names)}",
             ]
         )
-    return sheet.draw(np.stack(images), captions)
+    return sheet.draw(sheet.as_pixels(np.stack(images)), captions)
 
 
 def describe_label(label: np.ndarray, names: Sequence[str]) -> str:

@@ -65,9 +65,8 @@ class Classification(Evaluator):
     """
 
     NAME: ClassVar[str] = "eval"
-    RESTRICTED: ClassVar[bool] = (
-        True  # Only classes in `classes` are predicted; else such is wrong.
-    )
+    RESTRICTED: ClassVar[bool] = True  # Of `classes`: whether no others are predicted.
+    HAS_LOSS: ClassVar[bool] = True  # Whether its protocol measures one.
 
     classes: Text = ""
     detailed: Flag = False
@@ -78,7 +77,7 @@ class Classification(Evaluator):
     def metrics(self, setting: Setting) -> tuple[str, ...]:
         """See `Evaluator.metrics`."""
         top5 = ("top5_accuracy",) if setting.data.num_classes > TOP_K else ()
-        names = ["loss", "accuracy", *top5, "count"]
+        names = [*(("loss",) if self.HAS_LOSS else ()), "accuracy", *top5, "count"]
         if self.detailed or self.per_class:
             labelled = self.open(setting)
             several = labelled.split.source.multi_label
@@ -132,6 +131,8 @@ class Classification(Evaluator):
                     f"{int(totals['readable']):,} images are not finite numbers: the model has "
                     "diverged, or its weights are damaged."
                 )
+            if not self.HAS_LOSS:
+                del totals["loss"]
             numbers = {**means_of(totals), **split.count_skipped(int(totals["readable"]))}
             if not inspecting or not numbers["count"]:
                 return Results(numbers)

@@ -12,7 +12,7 @@ import numpy as np
 
 from vit_jax.data.evaluation_data import EvaluationData, Split
 from vit_jax.devices import sharding
-from vit_jax.errors import DataError
+from vit_jax.errors import DataError, NonFiniteLossError
 from vit_jax.models.base import PRE_LOGITS
 from vit_jax.network import Network
 
@@ -43,7 +43,7 @@ class FeatureStore:
         self._gather = jax.jit(lambda rows: rows, out_shardings=everywhere)
         self._data = data
         self._known: dict[tuple[str, str, bool], Features] = {}
-        self._owner: Callable[[], object] = lambda: None  # Of the features in `_known`.
+        self._owners: list[weakref.ref[jax.Array]] = []  # The parameters whose they are.
 
     def open(self, source: str, split: str, *, training: bool) -> Callable[[dict], Features]:
         """Opens a split with its source's own classes; features follow, by parameters.
@@ -55,11 +55,11 @@ class FeatureStore:
         Raises UserError if it cannot be used, DataError if its images have several classes.
         """
         opened = self._data.open(source, split, own_classes=True, training=training)
-        if opened.source.multi_label:
+        if opened.source.multi_label or opened.source.numeric:
             raise DataError(
-                f"{source or self._data.config.source}: its images have any number of classes, and "
-                "few-shot evaluation, k-NN and the linear probe need one of each: evaluate it by "
-                "classification."
+                f"{source or self._data.config.source}: few-shot evaluation, k-NN and the linear "
+                "probe need images with one class each, and these have several, or numbers: evaluate "
+                "them by classification or regression."
             )
 
         def features_of(params: dict) -> Features:
@@ -73,11 +73,14 @@ class FeatureStore:
 
     def _forget_others(self, params: dict) -> None:
         """Drops the features of other parameters, now, and of these once they are gone."""
-        leaf = jax.tree.leaves(params)[0]
-        if self._owner() is not leaf:
-            self._known.clear()
-            known = self._known
-            self._owner = weakref.ref(leaf, lambda _: known.clear())
+        leaves = jax.tree.leaves(params)
+        if len(leaves) == len(self._owners) and all(
+            owner() is leaf for owner, leaf in zip(self._owners, leaves, strict=True)
+        ):
+            return
+        self._known.clear()
+        forget = self._known.clear
+        self._owners = [weakref.ref(leaf, lambda _: forget()) for leaf in leaves]
 
     def _extract(self, params: dict, split: Split) -> Features:
         values, labels, count = None, np.empty(len(split), np.int32), 0
@@ -89,7 +92,7 @@ class FeatureStore:
             rows, small = jax.device_get(pending)
             kept = rows[small["mask"]]
             if not np.isfinite(kept).all():
-                raise DataError(
+                raise NonFiniteLossError(
                     "the model's features are not finite numbers: it has diverged, or its weights "
                     "are damaged."
                 )

@@ -35,7 +35,7 @@ class FewShot(FeatureEvaluator):
     """Accuracy of a linear classifier in closed form, of a few images a class.
 
     Attributes:
-      shots: images a class, one number or several.
+      shots: numbers of images a class, each measured on its own.
       seeds: so many drawings of the images; accuracies are averaged over them.
       l2: the regularisation λ.
     """

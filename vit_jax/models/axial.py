@@ -34,10 +34,11 @@ from vit_jax.models.base import (
     require_at_least,
     unconstrained,
 )
+from vit_jax.models.blocks import Block
 from vit_jax.models.layers import lecun_normal, split
-from vit_jax.models.positions import EVERY_LAYER, RELATIVE
+from vit_jax.models.positions import EVERY_LAYER, RELATIVE, ROTARY
 from vit_jax.models.resnet import GroupNorm, PostActivationUnit, ResNet, ResNetOptions, UnitShape
-from vit_jax.models.vit import AVERAGE_POOLING, Block, VisionTransformer, ViTOptions
+from vit_jax.models.vit import AVERAGE_POOLING, VisionTransformer, ViTOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class AxialViTOptions(ViTOptions):
                 "axial attention sees patches only: model.pooling must be 'average' or "
                 "'attention', without model.class_token and model.num_registers."
             )
-        if self.positions == RELATIVE or self.position_placement == EVERY_LAYER:
+        if self.positions in (RELATIVE, *ROTARY) or self.position_placement == EVERY_LAYER:
             raise ConfigError(
                 f"model.positions={self.positions!r} with model.position_placement="
                 f"{self.position_placement!r} is not defined for axial attention: add a table at "

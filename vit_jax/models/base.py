@@ -17,6 +17,8 @@ from vit_jax.models.layers import REMAT_POLICIES
 PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
 ATTENTION_WEIGHTS, PRE_LOGITS = "attention_weights", "pre_logits"
 LOGITS = "logits"
+CLASS_TOKEN, MEAN, PATCHES = "class_token", "mean", "patches"
+EMBEDDINGS = (PRE_LOGITS, CLASS_TOKEN, MEAN, PATCHES)
 
 FIELD_KINDS: dict[
     Any, tuple[Any, str]
@@ -101,12 +103,13 @@ class ImageClassifier(nnx.Module):
     Attributes:
       options: complete.
       name: as `create_model` takes it.
-      class_names, loss: of a loaded model, where its file has them.
+      class_names, loss, preprocessing: of a loaded model, where its file has them.
     """
 
     name: str
     class_names: tuple[str, ...]
     loss: str
+    preprocessing: Any
 
     INTERMEDIATES: ClassVar[tuple[str, ...]] = (PATCH_EMBEDDINGS, BLOCK_OUTPUTS, PRE_LOGITS)
 
@@ -221,6 +224,47 @@ class ImageClassifier(nnx.Module):
                 )
         outputs = self.outputs(images, capture=names)
         return {name: outputs[name] for name in names}
+
+    def embed(
+        self, images: jax.Array, features: str = PRE_LOGITS, layer: int | None = None
+    ) -> jax.Array:
+        """Embeddings of images, in evaluation mode; float32.
+
+        Args:
+          images: as for the call.
+          features: one of
+            "pre_logits": the input of the head, [B, R].
+            "class_token": [B, D].
+            "mean": of the patches, without class token and registers, [B, D].
+            "patches": all of them, row by row, [B, N, D].
+          layer: the block whose output they are of, from 0, or from the end with -1; None: the
+            last, with the norm that the model has behind it.
+
+        Raises:
+          ConfigError: the model has no such features or layer.
+        """
+        if features not in EMBEDDINGS:
+            raise ConfigError(f"features={features!r}: must be one of {', '.join(EMBEDDINGS)}.")
+        if features == PRE_LOGITS and layer is not None:
+            raise ConfigError(f"layer={layer}: {PRE_LOGITS} are of no block; set features.")
+        if features == PRE_LOGITS:
+            return self.outputs(images)[PRE_LOGITS]
+        blocks = self.outputs(images, capture=(BLOCK_OUTPUTS,))[BLOCK_OUTPUTS]
+        if layer is not None and not -len(blocks) <= layer < len(blocks):
+            raise ConfigError(f"layer={layer}: the model has {len(blocks)} blocks.")
+        tokens = self.normalize_tokens(blocks[-1]) if layer is None else blocks[layer]
+        tokens = tokens.reshape(len(tokens), -1, tokens.shape[-1]).astype(jnp.float32)
+        if features == CLASS_TOKEN:
+            if not getattr(self.options, "has_class_token", False):
+                raise ConfigError(f"features={features!r}: the model has no class token.")
+            return tokens[:, 0]
+        patches = tokens[:, getattr(self.options, "num_prefix_tokens", 0) :]
+        return patches if features == PATCHES else mean_pool(patches)
+
+    def normalize_tokens(self, tokens: jax.Array) -> jax.Array:
+        """The last block's output [B, ..., D] as pooling sees it: by the model's norm, if it is there."""
+        after = getattr(self.options, "norm_after_pooling", False)
+        return self.norm(tokens) if hasattr(self, "norm") and not after else tokens
 
     def check_images(self, images: jax.Array) -> None:
         """Raises ConfigError for images of another size than the model's, or not normalised."""

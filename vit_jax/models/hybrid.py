@@ -22,6 +22,8 @@ class HybridOptions(ViTOptions):
 
     stem_depths: tuple[int, ...]  # units of each stage of the stem; (): the root alone
     stem_width_factor: float = 1.0  # times 64, 128, 256, 512, the widths of the stages
+    stem_group_norm_epsilon: float = 0.0  # 0: the reference's 1e-6; timm's is 1e-5
+    stem_kernel_epsilon: float = 0.0  # added to kernels' variance; 0: the reference's way
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stem_depths", tuple(self.stem_depths))
@@ -37,6 +39,8 @@ class HybridOptions(ViTOptions):
             preactivation=False,
             image_size=self.image_size,
             channels=self.channels,
+            group_norm_epsilon=self.stem_group_norm_epsilon,
+            kernel_epsilon=self.stem_kernel_epsilon,
             num_classes=0,
             dtype=self.dtype,
             remat=self.remat,

@@ -4,6 +4,7 @@ Parameters are float32 and computed with in the options' `dtype`; statistics of 
 are float32. `options` is any options class with the fields a layer reads.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,15 @@ from flax import nnx
 
 from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE
 from vit_jax.models.dropout import PACKED, dropout
-from vit_jax.models.positions import relative_logits
+from vit_jax.models.positions import relative_logits, rotary_angles, rotate
 
 LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
+DENSE_MLP, SWIGLU = "dense", "swiglu"
 
 GELU = {
     "tanh": lambda x: jax.nn.gelu(x, approximate=True),  # the reference
     "erf": lambda x: jax.nn.gelu(x, approximate=False),  # timm, Hugging Face
+    "quick": lambda x: x * jax.nn.sigmoid(1.702 * x),  # OpenAI's CLIP
 }
 
 LINEAR, CONSTANT = "linear", "constant"
@@ -75,8 +78,8 @@ def stochastic_depth(
 
 
 def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """LayerNorm over the last axis, with statistics in float32."""
-    return nnx.LayerNorm(features, epsilon=LAYER_NORM_EPSILON, dtype=options.dtype, rngs=rngs)
+    """LayerNorm over the last axis, with statistics in float32; `options`: norm_epsilon, dtype."""
+    return nnx.LayerNorm(features, epsilon=options.norm_epsilon, dtype=options.dtype, rngs=rngs)
 
 
 class Attention(nnx.Module):
@@ -84,24 +87,32 @@ class Attention(nnx.Module):
 
     Args:
       options: width, num_heads, attention, attention_dropout_rate, dropout_bits,
-        position_std, dtype.
+        position_std, norm_epsilon, dtype.
       rngs: for the initial parameters.
+      qkv_bias: queries, keys and values have biases.
       query_key_norm: LayerNorm on the queries and keys of each head.
       relative_length: length of the sequence whose relative positions bias the logits; 0: none.
+      rotary: queries and keys are turned by their positions on the options' grid.
+      out_norm: LayerNorm before the output's layer.
     """
 
     def __init__(
         self,
         options: Any,
         rngs: nnx.Rngs,
+        *,
+        qkv_bias: bool = True,
         query_key_norm: bool = False,
         relative_length: int = 0,
+        rotary: bool = False,
+        out_norm: bool = False,
     ):
         width, heads, dtype = options.width, options.num_heads, options.dtype
         kwargs = {"kernel_init": xavier_uniform, "dtype": dtype, "rngs": rngs}
-        self.query = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
-        self.key = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
-        self.value = nnx.LinearGeneral(width, (heads, width // heads), **kwargs)
+        heads_of = functools.partial(
+            nnx.LinearGeneral, width, (heads, width // heads), use_bias=qkv_bias, **kwargs
+        )
+        self.query, self.key, self.value = heads_of(), heads_of(), heads_of()
         self.out = nnx.LinearGeneral((heads, width // heads), width, axis=(-2, -1), **kwargs)
         if query_key_norm:
             self.query_norm = layer_norm(width // heads, options, rngs)
@@ -111,7 +122,10 @@ class Attention(nnx.Module):
             self.relative_positions = nnx.Param(
                 options.position_std * jax.random.normal(rngs.params(), shape)
             )
+        if out_norm:
+            self.norm = layer_norm(width, options, rngs)
         self.query_key_norm, self.relative = query_key_norm, relative_length > 0
+        self.rotary_options, self.out_norm = options if rotary else None, out_norm
         self.dropout_rate = options.attention_dropout_rate
         self.dropout_bits = options.dropout_bits
         self.fused = FUSED.get(options.attention)
@@ -128,6 +142,9 @@ class Attention(nnx.Module):
         query, key_, value = self.query(x), self.key(memory), self.value(memory)
         if self.query_key_norm:
             query, key_ = self.query_norm(query), self.key_norm(key_)
+        if self.rotary_options is not None:
+            angles = rotary_angles(self.rotary_options)
+            query, key_ = rotate(query, angles), rotate(key_, angles)
         query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
         logits = jnp.einsum(
             "...qhd,...khd->...hqk", query, key_, preferred_element_type=jnp.float32
@@ -136,13 +153,20 @@ class Attention(nnx.Module):
             logits = logits + relative_logits(query, self.relative_positions[...])
         weights = jax.nn.softmax(logits)  # Where nobody looks at them, a fused kernel spares them.
         if self.fused and not self.relative and (key is None or not self.dropout_rate):
-            return self.out(self.fused(query, key_, value)), weights
-        dropped = dropout(weights, self.dropout_rate, key, self.dropout_bits).astype(value.dtype)
-        return self.out(jnp.einsum("...hqk,...khd->...qhd", dropped, value)), weights
+            y = self.fused(query, key_, value)
+        else:
+            dropped = dropout(weights, self.dropout_rate, key, self.dropout_bits)
+            y = jnp.einsum("...hqk,...khd->...qhd", dropped.astype(value.dtype), value)
+        if self.out_norm:
+            y = self.norm(y.reshape(*y.shape[:-2], -1)).reshape(y.shape)
+        return self.out(y), weights
 
 
 class MLP(nnx.Module):
-    """Dense, GELU, Dense, with dropout after both; `options`: gelu, dtype."""
+    """Dense, GELU, Dense, with dropout after both; `options`: gelu, dtype.
+
+    With `inner_norm` a LayerNorm stands before the second layer; `options`: norm_epsilon.
+    """
 
     def __init__(
         self,
@@ -155,17 +179,55 @@ class MLP(nnx.Module):
         dropout_bits: int = PACKED,
         kernel_init: Callable = xavier_uniform,
         bias_init: Callable = nearly_zero,
+        inner_norm: bool = False,
     ):
         inits: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
         self.dense1 = nnx.Linear(width, hidden_width, dtype=options.dtype, rngs=rngs, **inits)
         self.dense2 = nnx.Linear(hidden_width, width, dtype=options.dtype, rngs=rngs, **inits)
         self.gelu, self.dropout_rate, self.dropout_bits = options.gelu, dropout_rate, dropout_bits
+        self.inner_norm = inner_norm
+        if inner_norm:
+            self.norm = layer_norm(hidden_width, options, rngs)
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """[..., D] -> [..., D]."""
         key1, key2 = split(key, 2)
         rate, bits = self.dropout_rate, self.dropout_bits
         x = dropout(GELU[self.gelu](self.dense1(x)), rate, key1, bits)
+        x = self.norm(x) if self.inner_norm else x
+        return dropout(self.dense2(x), rate, key2, bits)
+
+
+class SwiGLU(nnx.Module):
+    """dense2(SiLU(gate(x)) · dense1(x)) (arXiv 2002.05202), with dropout after both; `options`: dtype."""
+
+    def __init__(
+        self,
+        width: int,
+        hidden_width: int,
+        options: Any,
+        rngs: nnx.Rngs,
+        *,
+        dropout_rate: float = 0.0,
+        dropout_bits: int = PACKED,
+        inner_norm: bool = False,
+    ):
+        kwargs: dict[str, Any] = {"dtype": options.dtype, "rngs": rngs}
+        kwargs |= {"kernel_init": xavier_uniform, "bias_init": nearly_zero}
+        self.gate = nnx.Linear(width, hidden_width, **kwargs)
+        self.dense1 = nnx.Linear(width, hidden_width, **kwargs)
+        self.dense2 = nnx.Linear(hidden_width, width, **kwargs)
+        self.dropout_rate, self.dropout_bits = dropout_rate, dropout_bits
+        self.inner_norm = inner_norm
+        if inner_norm:
+            self.norm = layer_norm(hidden_width, options, rngs)
+
+    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """[..., D] -> [..., D]."""
+        key1, key2 = split(key, 2)
+        rate, bits = self.dropout_rate, self.dropout_bits
+        x = dropout(jax.nn.silu(self.gate(x)) * self.dense1(x), rate, key1, bits)
+        x = self.norm(x) if self.inner_norm else x
         return dropout(self.dense2(x), rate, key2, bits)
 
 

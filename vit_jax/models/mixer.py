@@ -122,4 +122,4 @@ class Mixer(ImageClassifier):
         tokens, captured = scan_blocks(
             self.blocks, constrain(patches), (keys, rates), apply, options
         )
-        return mean_pool(self.norm(tokens)), {PATCH_EMBEDDINGS: patches, **captured}
+        return mean_pool(self.normalize_tokens(tokens)), {PATCH_EMBEDDINGS: patches, **captured}

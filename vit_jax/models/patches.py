@@ -8,8 +8,8 @@ from einops import rearrange
 from flax import nnx
 
 from vit_jax.errors import ConfigError
-from vit_jax.models.base import ModelOptions, as_pair, require_at_least
-from vit_jax.models.layers import lecun_normal
+from vit_jax.models.base import ModelOptions, as_pair, require_at_least, require_not_negative
+from vit_jax.models.layers import LAYER_NORM_EPSILON, lecun_normal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,11 +18,13 @@ class PatchOptions(ModelOptions):
 
     width: int  # D, the size of a token
     patch_size: tuple[int, int]
+    norm_epsilon: float = LAYER_NORM_EPSILON  # of the LayerNorms; PyTorch's own is 1e-5
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "patch_size", as_pair("patch_size", self.patch_size))
         require_at_least(self, 1, "width")
+        require_not_negative(self, "norm_epsilon")
         for side, name in enumerate(("height", "width")):
             image, patch = self.image_size[side], self.patch_size[side]
             if self.stem_size[side] % patch:
@@ -74,20 +76,23 @@ class PatchOptions(ModelOptions):
 class PatchEmbedding(nnx.Module):
     """A linear map of each flattened patch: a convolution whose stride is its kernel."""
 
-    def __init__(self, options: PatchOptions, rngs: nnx.Rngs):
+    def __init__(self, options: PatchOptions, rngs: nnx.Rngs, has_bias: bool = True):
         shape = (*options.patch_size, options.stem_channels, options.width)
         self.kernel = nnx.Param(lecun_normal(rngs.params(), shape))
-        self.bias = nnx.Param(jnp.zeros(options.width))
+        if has_bias:
+            self.bias = nnx.Param(jnp.zeros(options.width))
+        self.has_bias = has_bias
         self.dtype = options.dtype
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Images or feature maps [B, H, W, C] -> patches [B, N, D], row by row."""
-        kernel, bias = self.kernel[...].astype(self.dtype), self.bias[...].astype(self.dtype)
+        kernel = self.kernel[...].astype(self.dtype)
         height, width = kernel.shape[:2]
         patches = rearrange(
             images.astype(self.dtype), "b (h p) (w q) c -> b (h w) (p q c)", p=height, q=width
         )
-        return patches @ rearrange(kernel, "p q c d -> (p q c) d") + bias
+        patches = patches @ rearrange(kernel, "p q c d -> (p q c) d")
+        return patches + self.bias[...].astype(self.dtype) if self.has_bias else patches
 
 
 def drop_patches(

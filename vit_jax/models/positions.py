@@ -7,10 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-NO_POSITIONS, RELATIVE = "none", "relative"
+NO_POSITIONS, RELATIVE, ROTARY_2D = "none", "relative", "rotary_2d"
 LEARNED_1D, LEARNED_2D, SINCOS_2D = "learned_1d", "learned_2d", "sincos_2d"
-TABLES = (LEARNED_1D, LEARNED_2D, SINCOS_2D)  # kinds that are added to the tokens
-POSITIONS = (*TABLES, RELATIVE, NO_POSITIONS)
+LEARNED_1D_ROTARY_2D = "learned_1d_rotary_2d"  # both, as in EVA-02
+# Kinds that are added to the tokens; those of them with one learned table; those that rotate.
+TABLES = (LEARNED_1D, LEARNED_2D, SINCOS_2D, LEARNED_1D_ROTARY_2D)
+LEARNED_TABLES = (LEARNED_1D, LEARNED_1D_ROTARY_2D)
+ROTARY = (ROTARY_2D, LEARNED_1D_ROTARY_2D)
+POSITIONS = (*TABLES, RELATIVE, ROTARY_2D, NO_POSITIONS)
+INDICES, CENTRED = "indices", "centred"  # What rotary positions count in.
 
 STEM, EVERY_LAYER, EVERY_LAYER_SHARED = "stem", "every_layer", "every_layer_shared"
 PLACEMENTS = (STEM, EVERY_LAYER, EVERY_LAYER_SHARED)
@@ -46,7 +51,7 @@ def learned_positions(options: Any, rngs: nnx.Rngs) -> nnx.Param | LearnedGrid |
     """
     if options.positions == LEARNED_2D:
         return LearnedGrid(options, rngs)
-    if options.positions == LEARNED_1D:
+    if options.positions in LEARNED_TABLES:
         length = options.num_patches + options.num_prefix_tokens * options.prefix_positions
         shape = (1, length, options.width)
         return nnx.Param(options.position_std * jax.random.normal(rngs.params(), shape))
@@ -55,7 +60,7 @@ def learned_positions(options: Any, rngs: nnx.Rngs) -> nnx.Param | LearnedGrid |
 
 def position_table(learned: nnx.Param | LearnedGrid | None, options: Any) -> jax.Array:
     """The table [1, S, D] float32 to add to the tokens; zero for tokens without a position."""
-    if options.positions == LEARNED_1D:
+    if options.positions in LEARNED_TABLES:
         table = learned[...]  # type: ignore[index]
     elif options.positions == LEARNED_2D:
         table = learned.table()
@@ -108,3 +113,34 @@ def relative_logits(query: jax.Array, table: jax.Array) -> jax.Array:
     offsets = np.arange(length)[:, None] - np.arange(length) + length - 1
     embeddings = table.astype(query.dtype)[offsets]
     return jnp.einsum("...qhd,qkd->...hqk", query, embeddings, preferred_element_type=jnp.float32)
+
+
+def rotary_angles(options: Any) -> np.ndarray:
+    """Angles of 2-D rotary positions, [S, d/2] float32, for heads of d features (arXiv 2104.09864).
+
+    d/4 features turn with the row, d/4 with the column, with frequencies from 1 down to almost
+    1 / rotary_temperature. Rows and columns are counted from 0, in steps of the grid that
+    `rotary_reference` is the side of (EVA-02, arXiv 2303.11331); or lie between -2π and 2π,
+    "centred" (DINOv3, arXiv 2508.10104). Tokens before the patches are not turned.
+    """
+    quarter = options.width // options.num_heads // 4
+    frequencies = options.rotary_temperature ** -(np.arange(quarter) / quarter)
+    lines = []
+    for length in options.grid:
+        line = np.arange(length, dtype=np.float64)
+        if options.rotary_coordinates == CENTRED:
+            line = 2 * np.pi * ((line + 0.5) / length * 2 - 1)
+        elif options.rotary_reference:
+            line = line / length * options.rotary_reference
+        lines.append(line)
+    positions = np.stack(np.meshgrid(*lines, indexing="ij"), axis=-1).reshape(-1, 2, 1)
+    angles = (positions * frequencies).reshape(len(positions), -1)
+    return np.pad(angles, ((options.num_prefix_tokens, 0), (0, 0))).astype(np.float32)
+
+
+def rotate(x: jax.Array, angles: np.ndarray) -> jax.Array:
+    """Turns features i and i + d/2 of [..., S, H, d] by the angles [S, d/2]; float32 inside."""
+    sin, cos = np.sin(angles)[:, None], np.cos(angles)[:, None]
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)

@@ -41,11 +41,13 @@ from vit_jax.models.base import (
     ImageClassifier,
     ModelOptions,
     mean_pool,
+    require_not_negative,
     require_one_of,
 )
 from vit_jax.models.layers import call_block, lecun_normal
 
 NUM_GROUPS = 32
+GROUP_NORM_EPSILONS = {True: 1e-5, False: 1e-6}  # of the references, by `preactivation`
 MOST_UNITS = 1000  # of a stage
 POOL_PADDINGS = {"zeros": 0.0, "infinity": -jnp.inf}
 
@@ -83,12 +85,15 @@ class ResNetOptions(ModelOptions):
     width_factor: float = 1.0  # times 64, 128, 256, 512, the widths of the stages
     preactivation: bool = True  # the BiT paper's form; else post-activation, as in the hybrids
     pool_padding: str = "zeros"  # of the pre-activation root; Big Vision's is "infinity" (minus)
+    group_norm_epsilon: float = 0.0  # 0: the form's own, 1e-5 with preactivation, else 1e-6
+    kernel_epsilon: float = 0.0  # added to kernels' variance; 0: the form's own standardisation
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "stage_depths", tuple(self.stage_depths))
         check_stages(self, "stage_depths", "width_factor")
         require_one_of(self, pool_padding=POOL_PADDINGS)
+        require_not_negative(self, "group_norm_epsilon", "kernel_epsilon")
 
     @property
     def root_width(self) -> int:
@@ -157,6 +162,7 @@ class GroupNorm(nnx.Module):
         self.scale = nnx.Param(jnp.full(channels, scale))
         self.bias = nnx.Param(jnp.zeros(channels))
         self.preactivation, self.dtype = options.preactivation, options.dtype
+        self.epsilon = options.group_norm_epsilon or GROUP_NORM_EPSILONS[options.preactivation]
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, ..., C] -> [B, ..., C]."""
@@ -164,10 +170,11 @@ class GroupNorm(nnx.Module):
         groups = rearrange(x, "b ... (g c) -> b g (... c)", g=NUM_GROUPS)
         mean = groups.mean(axis=-1, keepdims=True)
         if self.preactivation:
-            variance = jnp.square(groups - mean).mean(axis=-1, keepdims=True) + 1e-5
+            variance = jnp.square(groups - mean).mean(axis=-1, keepdims=True)
         else:
             mean_square = jnp.square(groups).mean(axis=-1, keepdims=True)
-            variance = jnp.maximum(mean_square - jnp.square(mean), 0) + 1e-6
+            variance = jnp.maximum(mean_square - jnp.square(mean), 0)
+        variance = variance + self.epsilon
 
         def per_channel(statistic: jax.Array) -> jax.Array:  # [B, G, 1] -> [B, 1, ..., C]
             repeated = jnp.repeat(statistic[..., 0], x.shape[-1] // NUM_GROUPS, axis=-1)
@@ -190,7 +197,7 @@ class StandardizedConv(nnx.Module):
     ):
         self.kernel = nnx.Param(lecun_normal(rngs.params(), shape))
         self.stride, self.dtype = stride, options.dtype
-        self.preactivation = options.preactivation
+        self.preactivation, self.epsilon = options.preactivation, options.kernel_epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] -> [B, ⌈H / stride⌉, ⌈W / stride⌉, D]."""
@@ -198,19 +205,23 @@ class StandardizedConv(nnx.Module):
         same = [((size - 1) // 2, (size - 1) // 2) for size in kernel.shape[:2]]
         return jax.lax.conv_general_dilated(
             x.astype(self.dtype),
-            standardize(kernel, self.preactivation).astype(self.dtype),
+            standardize(kernel, self.preactivation, self.epsilon).astype(self.dtype),
             window_strides=(self.stride, self.stride),
             padding=same if self.preactivation else "SAME",  # They differ when strided.
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
 
 
-def standardize(kernel: jax.Array, preactivation: bool) -> jax.Array:
-    """A kernel [H, W, C, D] with mean 0 and deviation 1 over H, W and C."""
+def standardize(kernel: jax.Array, preactivation: bool, epsilon: float = 0.0) -> jax.Array:
+    """A kernel [H, W, C, D] with mean 0 and deviation 1 over H, W and C.
+
+    `epsilon` is added to the variance; 0 stands for what each form's reference adds, which is
+    1e-10 with `preactivation`, else 1e-5 to the deviation.
+    """
     centred = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
     variance = jnp.square(centred).mean(axis=(0, 1, 2), keepdims=True)
-    if preactivation:
-        return centred / jnp.sqrt(variance + 1e-10)
+    if preactivation or epsilon:
+        return centred / jnp.sqrt(variance + (epsilon or 1e-10))
     return centred / (jnp.sqrt(variance) + 1e-5)
 
 
@@ -356,6 +367,8 @@ class ResNet(ImageClassifier):
     ) -> tuple[jax.Array, dict[str, Any]]:
         """See `ImageClassifier.features`; there is nothing random, so `key` is not used."""
         x, captured = self.trunk(images, constrain)
-        if self.options.preactivation:
-            x = jax.nn.relu(self.norm(x))
-        return mean_pool(x), captured
+        return mean_pool(self.normalize_tokens(x)), captured
+
+    def normalize_tokens(self, tokens: jax.Array) -> jax.Array:
+        """See `ImageClassifier.normalize_tokens`."""
+        return jax.nn.relu(self.norm(tokens)) if self.options.preactivation else tokens

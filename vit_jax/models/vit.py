@@ -34,30 +34,33 @@ from vit_jax.models.base import (
     require_unroll,
     unconstrained,
 )
+from vit_jax.models.blocks import MLPS, Block
 from vit_jax.models.dropout import BITS, dropout
 from vit_jax.models.layers import (
+    DENSE_MLP,
     GELU,
     LINEAR,
-    MLP,
     STOCHASTIC_DEPTH_SCHEDULES,
-    Attention,
+    SWIGLU,
     drop_rates,
     layer_norm,
     lecun_normal,
     scan_blocks,
     split,
-    stochastic_depth,
 )
 from vit_jax.models.patches import PatchEmbedding, PatchOptions, drop_patches
 from vit_jax.models.pooling import AttentionPooling
 from vit_jax.models.positions import (
+    CENTRED,
     EVERY_LAYER,
     EVERY_LAYER_SHARED,
+    INDICES,
     LEARNED_1D,
     LEARNED_2D,
     PLACEMENTS,
     POSITIONS,
     RELATIVE,
+    ROTARY,
     SINCOS_2D,
     STEM,
     TABLES,
@@ -78,7 +81,7 @@ class ViTOptions(PatchOptions):
     mlp_width: int  # the MLP's hidden size
     num_heads: int
 
-    positions: str = LEARNED_1D  # or "learned_2d", "sincos_2d", "relative", "none"
+    positions: str = LEARNED_1D  # or "learned_2d", "sincos_2d", "relative", "rotary_2d", "none"
     position_placement: str = STEM  # or "every_layer", "every_layer_shared"
     position_std: float = 0.02  # spread of the initial position embeddings
     kernel_std: float = 0.0  # spread of the initial kernels, the head's too; 0: the reference's
@@ -99,7 +102,16 @@ class ViTOptions(PatchOptions):
     patch_dropout_rate: float = 0.0  # share of patches left out in training (arXiv 2212.00794)
     layer_scale: float = 0.0  # initial factors on the branches (arXiv 2103.17239); 0: none
     query_key_norm: bool = False  # LayerNorm on queries and keys (arXiv 2302.05442)
-    gelu: str = "tanh"  # or "erf"
+    rotary_temperature: float = 10_000.0  # of rotary positions: their longest period over 2π
+    rotary_coordinates: str = INDICES  # or "centred" (DINOv3)
+    rotary_reference: int = 0  # side of the grid that indices are scaled to (EVA-02); 0: its own
+    attention_norm: bool = False  # LayerNorm before the attention's last layer (BEiT-3, EVA-02)
+    mlp_norm: bool = False  # LayerNorm before the MLP's last layer
+    qkv_bias: bool = True  # queries, keys and values have biases
+    mlp: str = DENSE_MLP  # or "swiglu" (arXiv 2002.05202)
+    gelu: str = "tanh"  # or "erf", or OpenAI's "quick"
+    pre_norm: bool = False  # LayerNorm before the blocks, patches without bias (CLIP)
+    final_norm: bool = True  # LayerNorm after the blocks
     attention: str = AUTO  # or "xla", "cudnn": what computes it
     scan_unroll: int | str = AUTO  # blocks per iteration of the scan
 
@@ -107,7 +119,7 @@ class ViTOptions(PatchOptions):
         super().__post_init__()
         require_at_least(self, 1, "depth", "mlp_width", "num_heads")
         require_unroll(self)
-        require_at_least(self, 0, "num_registers", "representation_size")
+        require_at_least(self, 0, "num_registers", "representation_size", "rotary_reference")
         require_not_negative(self, "position_std", "kernel_std", "layer_scale")
         require_rates(self, "dropout_rate", "attention_dropout_rate")
         require_rates(self, "stochastic_depth_rate", "patch_dropout_rate")
@@ -120,6 +132,8 @@ class ViTOptions(PatchOptions):
             gelu=GELU,
             attention=(AUTO, *ATTENTIONS),
             dropout_bits=BITS,
+            mlp=MLPS,
+            rotary_coordinates=(INDICES, CENTRED),
         )
         if self.width % self.num_heads:
             raise ConfigError(
@@ -143,6 +157,11 @@ class ViTOptions(PatchOptions):
             raise ConfigError(
                 f"{chosen}: model.width={self.width} must be a multiple of {divisor}."
             )
+        if kind in ROTARY and (self.width // self.num_heads % 4 or self.rotary_temperature < 1):
+            raise ConfigError(
+                f"{chosen}: model.width / model.num_heads = {self.width // self.num_heads} must be "
+                f"a multiple of 4, and model.rotary_temperature={self.rotary_temperature} at least 1."
+            )
         if placement != STEM:
             if kind not in TABLES:
                 raise ConfigError(
@@ -154,7 +173,7 @@ class ViTOptions(PatchOptions):
                     f"{chosen} is one fixed table: model.position_placement must be 'stem' or "
                     "'every_layer_shared', not 'every_layer'."
                 )
-        if self.patch_dropout_rate and (placement != STEM or kind == RELATIVE):
+        if self.patch_dropout_rate and (placement != STEM or kind in (RELATIVE, *ROTARY)):
             raise ConfigError(
                 f"model.patch_dropout_rate={self.patch_dropout_rate} needs positions that are "
                 f"added at the stem, not {chosen} with model.position_placement={placement!r}."
@@ -186,7 +205,8 @@ class ViTOptions(PatchOptions):
 
     def encoder_macs(self) -> int:
         """Multiply-accumulates of the blocks."""
-        dense = self.num_tokens * (4 * self.width**2 + 2 * self.width * self.mlp_width)
+        mlp_layers = 3 if self.mlp == SWIGLU else 2
+        dense = self.num_tokens * (4 * self.width**2 + mlp_layers * self.width * self.mlp_width)
         products = 3 if self.positions == RELATIVE else 2
         return self.depth * (dense + products * self.num_tokens**2 * self.width)
 
@@ -199,45 +219,6 @@ class ViTOptions(PatchOptions):
         return attention + 2 * self.width * self.mlp_width
 
 
-class Block(nnx.Module):
-    """One encoder block (equations 2 and 3): attention and MLP, each normalised and residual."""
-
-    def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
-        self.options = options
-        relative = options.positions == RELATIVE
-        self.norm1 = layer_norm(options.width, options, rngs)
-        self.attention = Attention(
-            options, rngs, options.query_key_norm, options.num_tokens if relative else 0
-        )
-        self.norm2 = layer_norm(options.width, options, rngs)
-        self.mlp = MLP(
-            *(options.width, options.mlp_width, options, rngs),
-            dropout_rate=options.dropout_rate,
-            dropout_bits=options.dropout_bits,
-        )
-        if options.layer_scale:
-            self.layer_scale1 = nnx.Param(jnp.full(options.width, options.layer_scale, jnp.float32))
-            self.layer_scale2 = nnx.Param(jnp.full(options.width, options.layer_scale, jnp.float32))
-        if options.position_placement == EVERY_LAYER:
-            self.position_embedding = learned_positions(options, rngs)
-
-    def __call__(
-        self, x: jax.Array, key: jax.Array | None, drop_rate: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """Tokens [B, ..., S, D] -> the same, and the weights [B, ..., H, S, S] float32."""
-        attention_key, dropout_key, mlp_key, depth_key1, depth_key2 = split(key, 5)
-        if self.options.position_placement == EVERY_LAYER:
-            table = position_table(self.position_embedding, self.options)
-            x = x + table.astype(x.dtype)
-        y, weights = self.attention(self.norm1(x), attention_key)
-        y = dropout(y, self.options.dropout_rate, dropout_key, self.options.dropout_bits)
-        y = y * self.layer_scale1[...].astype(y.dtype) if self.options.layer_scale else y
-        x = x + stochastic_depth(y, drop_rate, depth_key1)
-        y = self.mlp(self.norm2(x), mlp_key)
-        y = y * self.layer_scale2[...].astype(y.dtype) if self.options.layer_scale else y
-        return x + stochastic_depth(y, drop_rate, depth_key2), weights
-
-
 class VisionTransformer(ImageClassifier):
     """Images [B, H, W, C] (normalised, float32) -> logits [B, K] float32."""
 
@@ -247,7 +228,7 @@ class VisionTransformer(ImageClassifier):
 
     def __init__(self, options: ViTOptions, rngs: nnx.Rngs):
         super().__init__(options, options.representation_size or options.width, rngs)
-        self.embedding = PatchEmbedding(options, rngs)
+        self.embedding = PatchEmbedding(options, rngs, has_bias=not options.pre_norm)
         if options.has_class_token:
             self.class_token = nnx.Param(jnp.zeros((1, 1, options.width)))
         if options.distillation_token:
@@ -261,11 +242,14 @@ class VisionTransformer(ImageClassifier):
             learned = learned_positions(options, rngs)
             if learned is not None:
                 self.position_embedding = learned
+        if options.pre_norm:
+            self.pre_norm = layer_norm(options.width, options, rngs)
         make_blocks = nnx.vmap(lambda rngs: self.BLOCK(options, rngs), axis_size=options.depth)
         self.blocks = make_blocks(rngs.split(options.depth))
         exact = dataclasses.replace(options, dtype="float32")  # It ends in the head.
         last = exact if options.norm_after_pooling else options
-        self.norm = layer_norm(options.width, last, rngs)
+        if options.final_norm:
+            self.norm = layer_norm(options.width, last, rngs)
         if options.pooling == ATTENTION_POOLING:
             self.attention_pooling = AttentionPooling(options, rngs)
         if options.representation_size:
@@ -330,7 +314,8 @@ class VisionTransformer(ImageClassifier):
             tokens = tokens + self.position_table(grid).astype(tokens.dtype)
         tokens = dropout(tokens, options.dropout_rate, dropout_key, options.dropout_bits)
         rate = options.patch_dropout_rate
-        return drop_patches(tokens, options.num_prefix_tokens, rate, patch_key)
+        tokens = drop_patches(tokens, options.num_prefix_tokens, rate, patch_key)
+        return self.pre_norm(tokens) if options.pre_norm else tokens
 
     def position_table(self, grid: tuple[int, int] | None = None) -> jax.Array:
         """The table [1, S, D] float32, of the model's own or of another grid of patches.
@@ -373,8 +358,7 @@ class VisionTransformer(ImageClassifier):
 
         With a distillation token [B, 2R]: the class token's, then that one's.
         """
-        options = self.options
-        tokens = tokens if options.norm_after_pooling else self.norm(tokens)
+        options, tokens = self.options, self.normalize_tokens(tokens)
         if options.pooling == CLASS_TOKEN_POOLING:
             pooled = tokens[:, :2] if options.distillation_token else tokens[:, 0]
         elif options.pooling == AVERAGE_POOLING:
@@ -382,7 +366,8 @@ class VisionTransformer(ImageClassifier):
         else:
             pooled = self.attention_pooling(tokens[:, options.num_prefix_tokens :])
         pooled = pooled.astype(jnp.float32)
-        pooled = self.norm(pooled) if options.norm_after_pooling else pooled
+        if options.norm_after_pooling and options.final_norm:
+            pooled = self.norm(pooled)
         pooled = jnp.tanh(self.pre_logits(pooled)) if options.representation_size else pooled
         return pooled.reshape(len(tokens), -1)
 

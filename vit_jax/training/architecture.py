@@ -11,7 +11,6 @@ from vit_jax.errors import ConfigError
 from vit_jax.hub import NotCachedError
 from vit_jax.model_file import ModelFile
 from vit_jax.models import registry
-from vit_jax.weights.content import Hints
 from vit_jax.weights.loading import HINTS, read_description
 
 logger = logging.getLogger(__name__)
@@ -56,10 +55,9 @@ def with_architecture(config: ConfigDict, *, cached_only: bool = False) -> Confi
 def describe_init(config: ConfigDict, cached_only: bool) -> ModelFile:
     """The description of the model in `config.init`."""
     known = {key: config.model[key] for key in HINTS if config.model[key] is not None}
-    grid = config.init_source_grid
-    hints = Hints(known, grid) if grid else Hints(known)
+    grid = config.init_source_grid or None
     try:
-        return read_description(config.init, hints, cached_only=cached_only)
+        return read_description(config.init, known, grid, cached_only=cached_only)
     except NotCachedError as error:
         raise ConfigError(
             f"config.model.name is not set, and the model that config.init names is not here: {error} "

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vit_jax.checkpoint import AVERAGED, TrainState
+from vit_jax.checkpoint import AVERAGED, Checkpoints, TrainState
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import distributed
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, NonFiniteLossError
 from vit_jax.evaluators import Evaluator, read_evaluators
 from vit_jax.evaluators.base import Measure, Results, Setting
 from vit_jax.evaluators.results import ResultsFile, describe_result
 from vit_jax.objectives import find_objective
 from vit_jax.training.experiment import Experiment
+from vit_jax.training.step_log import StepLog
 
 logger = logging.getLogger(__name__)
 
@@ -162,3 +164,20 @@ def measured_metric(config: ConfigDict, setting: Setting, evaluators: Sequence[E
         f"{', '.join(measured)}, one of these with - before it for the lowest, or '' to keep no best "
         "checkpoint."
     )
+
+
+@contextlib.contextmanager
+def saved_if_it_fails(
+    step: int, state: TrainState, log: StepLog, checkpoints: Checkpoints
+) -> Iterator[None]:
+    """Saves the state before an evaluator's error ends the run; lets evaluators move data freely."""
+    try:
+        with jax.transfer_guard("allow"):
+            yield
+    except NonFiniteLossError:  # Of a state that should not be gone on from.
+        raise
+    except Exception:
+        logger.error("An evaluator failed: the state after step %d is saved.", step)
+        log.flush()
+        checkpoints.save(step, state, {})
+        raise

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.data.dataset import Batch
-from vit_jax.data.images.sheet import draw
+from vit_jax.data.images.sheet import as_pixels, draw
 from vit_jax.devices import sharding
 from vit_jax.objectives.base import Objective
 
@@ -27,13 +27,6 @@ def make_preview(objective: Objective, seed: int, mesh: Mesh) -> Preview:
 
     def preview(batch: Batch, step: int) -> np.ndarray:
         images, values = jax.device_get(first_rows(batch, step))
-        pixels = np.rint(np.clip(images, 0, 255)).astype(np.uint8)
-        return draw(as_colours(pixels), objective.captions(values))
+        return draw(as_pixels(images), objective.captions(values))
 
     return preview
-
-
-def as_colours(images: np.ndarray) -> np.ndarray:
-    """Grey or RGB [N, H, W, 1 or 3] of images of any channels: of more than three the first three."""
-    channels = images.shape[-1]
-    return images[..., : 3 if channels > 2 else 1]

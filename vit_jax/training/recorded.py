@@ -60,8 +60,8 @@ def recorded_objective(workdir: str, network: Network, labels: Labels) -> Object
     try:
         recorded = recorded_values(json.loads(storage.read(file))["config"])
         config = default_config()
-        declare_options(config, recorded[f"{SECTION}name"])
-        known = {key for key in recorded if key.startswith(SECTION)} | {"init_teacher"}
+        declare_options(config, recorded.get(f"{SECTION}name", config.objective.name))
+        known = [key for key in recorded if key.startswith(SECTION) or key == "init_teacher"]
         config.update_from_flattened_dict({key: recorded[key] for key in known})
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ConfigError(f"{file}: the run's objective cannot be read ({error!r}).") from error

@@ -23,6 +23,7 @@ from vit_jax.weights.content import AVERAGED, Weights
 from vit_jax.weights.equivalence import HEAD, HEADS, Form
 from vit_jax.weights.mapping import fill_name
 from vit_jax.weights.resampling import (
+    AUTO,
     resize_channels,
     resize_matrix,
     resize_patches,
@@ -36,6 +37,11 @@ FIXED_OPTIONS = (
     "mlp_width",
     "num_heads",
     "query_key_norm",
+    "mlp",
+    "mlp_norm",
+    "attention_norm",
+    "pre_norm",
+    "final_norm",
     "token_mlp_width",
     "stage_depths",
     "width_factor",
@@ -46,12 +52,20 @@ FIXED_OPTIONS = (
 # Options that leave all shapes alone but change what the parameters compute.
 SILENT_OPTIONS = (
     "gelu",
+    "norm_epsilon",
+    "group_norm_epsilon",
+    "kernel_epsilon",
+    "stem_group_norm_epsilon",
+    "stem_kernel_epsilon",
     "pooling",
     "distillation_token",
     "norm_after_pooling",
     "pool_padding",
     "positions",
     "position_placement",
+    "rotary_temperature",
+    "rotary_coordinates",
+    "rotary_reference",
 )
 HEAD_OPTIONS = ("num_classes", "representation_size")  # Heads of other models are of no use.
 ROOT = "conv_root/kernel"  # what a ResNet's first convolution ends in
@@ -113,7 +127,7 @@ class Adaptation:
     skip: str = (
         ""  # Names that match start fresh: ours, `blocks/07/mlp/dense1/kernel`, or the file's.
     )
-    position_resize: str = "bilinear_corner"
+    position_resize: str = AUTO
 
     def apply(
         self, shapes: Mapping[str, Shape], fresh: Callable[[str], Any]
@@ -245,15 +259,17 @@ class Adaptation:
     def resize(self, form: Form, name: str) -> tuple[np.ndarray, str]:
         """The parameter in the model's size, and what was done; "" for nothing."""
         array, there, here = form.parameters[name], form.options, self.options
+        chosen = self.position_resize
+        method = self.weights.position_resize if chosen == AUTO else chosen
         if name.endswith(ROOT):
             return resize_embedding(array, array.shape[:2], here.channels)
         if name == "embedding/kernel":
             return resize_embedding(array, here.patch_size, here.stem_channels)
         if name in ("position_embedding", LAYERS + "position_embedding"):
-            return fit_positions(array, there, here, self.position_resize)
+            return fit_positions(array, there, here, method)
         if name.endswith(("position_embedding/rows", "position_embedding/columns")):
             axis = 0 if name.endswith("rows") else 1
-            return fit_line(array, there.grid[axis], here.grid[axis], self.position_resize)
+            return fit_line(array, there.grid[axis], here.grid[axis], method)
         return array, ""
 
 

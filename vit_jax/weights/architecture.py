@@ -14,6 +14,7 @@ from vit_jax.errors import UserError, WeightsError
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
 from vit_jax.models.hybrid import HybridOptions
+from vit_jax.models.layers import DENSE_MLP, SWIGLU
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D
 from vit_jax.models.resnet import ResNetOptions
@@ -79,6 +80,12 @@ def vit_options(parameters: Tensors, sizes: Mapping = VIT_SIZES) -> dict[str, An
     options["patch_size"] = parameters["embedding/kernel"].shape[:2]
     options["layer_scale"] = LAYER_SCALE if "blocks/layer_scale1" in parameters else 0.0
     options["query_key_norm"] = "blocks/attention/query_norm/scale" in parameters
+    options["qkv_bias"] = "blocks/attention/query/bias" in parameters
+    options["mlp"] = SWIGLU if "blocks/mlp/gate/kernel" in parameters else DENSE_MLP
+    options["attention_norm"] = "blocks/attention/norm/scale" in parameters
+    options["mlp_norm"] = "blocks/mlp/norm/scale" in parameters
+    options["pre_norm"] = "pre_norm/scale" in parameters
+    options["final_norm"] = "norm/scale" in parameters
     if "attention_pooling/probe" in parameters:
         options["pooling"] = ATTENTION_POOLING
     elif "class_token" not in parameters:

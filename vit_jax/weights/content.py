@@ -1,7 +1,8 @@
 """The content of a weight file, in this package's terms, whatever its format."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,14 +12,16 @@ from vit_jax.errors import ConfigError, WeightsError
 from vit_jax.model_file import AREA, DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
+from vit_jax.models.positions import LEARNED_1D, LEARNED_TABLES
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import architecture
 from vit_jax.weights.architecture import POSITION_EMBEDDING, Family, find_grid, grid_of
 from vit_jax.weights.mapping import Reading, Tensors
 from vit_jax.weights.metadata import METADATA, translating
-from vit_jax.weights.resampling import is_grid
+from vit_jax.weights.resampling import BILINEAR_CORNER, is_grid
 
 DEFAULT_IMAGE_SIZE = 224
+ROTATED = re.compile(r"blocks/attention/(query|key)(_norm)?/")  # what rotary positions turn
 DEFAULT_PIXELS = Preprocessing()
 AVERAGED = "the pixels' mean and deviation are averages over the file's channels"
 NARROWED = ("layer_scale",)  # Tensors only show whether there is one.
@@ -42,6 +45,32 @@ class Hints:
 
 
 @dataclasses.dataclass(frozen=True)
+class HeadOrder:
+    """How a file orders the features of a head that rotary positions turn in pairs.
+
+    Ours are the rows' first halves of pairs, the columns', and then the second halves alike.
+    """
+
+    interleaved: bool  # The halves of a pair are neighbours.
+    column_first: bool  # before the rows'
+
+    def indices(self, width: int) -> np.ndarray:
+        """For each of our features its index in the file's heads of that width."""
+        pairs = np.arange(width // 2)  # in the file's order
+        if self.column_first:
+            pairs = np.roll(pairs, width // 4)
+        halves = (2 * pairs, 2 * pairs + 1) if self.interleaved else (pairs, pairs + width // 2)
+        return np.concatenate(halves)
+
+    def apply(self, parameters: Tensors) -> dict[str, np.ndarray]:
+        """The parameters with queries and keys in our order."""
+        return {
+            name: array[..., self.indices(array.shape[-1])] if ROTATED.match(name) else array
+            for name, array in parameters.items()
+        }
+
+
+@dataclasses.dataclass(frozen=True)
 class Stated:
     """Statements of a file, or of one beside it, besides its tensors."""
 
@@ -50,6 +79,8 @@ class Stated:
     class_names: tuple[str, ...] = ()
     name: str = ""  # of the architecture
     loss: str = DEFAULT_LOSS  # it was trained with
+    position_resize: str = BILINEAR_CORNER  # the way of the library that the file is of
+    head_order: HeadOrder | None = None  # of rotary positions
     assumed: tuple[str, ...] = ()  # what had to be assumed to read it
     remarks: tuple[str, ...] = ()  # what this package computes in another way
 
@@ -76,6 +107,7 @@ class Weights:
     unknown: tuple[str, ...] = ()  # tensors of the file that the model has no parameter for
     assumed: tuple[str, ...] = ()  # what neither the file nor the caller said
     remarks: tuple[str, ...] = ()  # what this package computes in another way
+    position_resize: str = BILINEAR_CORNER  # how the library that the file is of would do it
 
     @cached_property
     def options(self) -> ModelOptions:
@@ -129,10 +161,9 @@ def make_weights(
     Raises:
       WeightsError: tensors are missing, or contradict what is stated.
     """
-    parameters = reading.parameters
+    parameters = in_our_order(reading.parameters, stated.head_order)
     family = architecture.find_family(reading)
-    shown = family.options(parameters)
-    check_stated(stated, family, shown)
+    shown = shown_options(stated, family, parameters)
     exact = {option: value for option, value in shown.items() if option not in NARROWED}
     shows_size = family.patch_axis and family.patch_axis[0] in parameters
     sizes = {} if shows_size else {"image_size": DEFAULT_IMAGE_SIZE}
@@ -164,7 +195,25 @@ def make_weights(
         unknown=reading.unknown,
         assumed=(*stated.assumed, *assumed),
         remarks=(*stated.remarks, *[AVERAGED] * (own != preprocessing)),
+        position_resize=stated.position_resize,
     )
+
+
+def in_our_order(parameters: dict[str, Any], order: HeadOrder | None) -> dict[str, Any]:
+    """The parameters with queries' and keys' features as rotary positions take them here."""
+    return order.apply(parameters) if order else parameters
+
+
+def shown_options(stated: Stated, family: Family, parameters: Tensors) -> dict[str, Any]:
+    """The options that tensors show, with rotary positions if they are stated: no tensor is theirs.
+
+    Raises WeightsError at the first statement that the tensors contradict.
+    """
+    shown, claim = family.options(parameters), stated.options.get("positions")
+    if shown.get("positions") == LEARNED_1D and claim in LEARNED_TABLES:
+        shown["positions"] = claim
+    check_stated(stated, family, shown)
+    return shown
 
 
 def describe_pixels(pixels: Preprocessing) -> str:
@@ -258,3 +307,23 @@ def size_of(
         any_grid = options_class(**{**known[0], "image_size": any_size}).grid
     rows, columns = (size // parts for size, parts in zip(any_size, any_grid, strict=True))
     return grid[0] * rows, grid[1] * columns
+
+
+def without(tensors: Tensors, unused: re.Pattern) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The tensors that inference uses, and the names of the others."""
+    kept = {name: array for name, array in tensors.items() if not unused.fullmatch(name)}
+    return kept, [name for name in tensors if name not in kept]
+
+
+def unused_remarks(names: Sequence[str]) -> tuple[str, ...]:
+    """The line that says which tensors of a file are left aside."""
+    if not names:
+        return ()
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (f"{', '.join(names[:3])}{more} skipped: inference does not use them",)
+
+
+def fold_class_position(tensors: dict[str, np.ndarray], token: str, positions: str) -> None:
+    """Adds the class token's row of positions to the token, where registers have no such rows."""
+    tensors[token] = tensors[token] + tensors[positions][:, :1]
+    tensors[positions] = tensors[positions][:, 1:]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 import zipfile
 from collections.abc import Callable
 
@@ -11,20 +12,34 @@ from vit_jax import hub
 from vit_jax.console import python_command
 from vit_jax.errors import CheckpointError, UserError, WeightsError
 from vit_jax.model_file import FILE_NAME
-from vit_jax.weights import by_name, huggingface, native, npz, tensor_file, timm
+from vit_jax.weights import (
+    by_name,
+    clip,
+    huggingface,
+    metadata,
+    native,
+    npz,
+    tensor_file,
+    timm,
+    torchvision,
+)
 from vit_jax.weights.content import Hints, Weights
 
-Reader = Callable[[str, Hints], Weights]
+Reader = Callable[..., Weights]  # (path, hints), and of .safetensors files the names' prefix
 
 HEADER_LIMIT = 100_000_000  # bytes; the limit that the library of .safetensors sets
 BUCKETS = ("gs://", "s3://")
 MOST_TENSORS = 50_000  # A training state of the largest model has a tenth of it.
 NEWEST_PICKLE = b"\x05"  # the second byte, a pickle's protocol
 PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt")
+# Nested dictionaries (of DDP, Lightning, DINO, ...) become dotted names, which reading understands.
 CONVERT = (
-    "import sys, torch, safetensors.torch as s; d = torch.load(sys.argv[1], weights_only=True); "
-    'd = d.get("state_dict", d.get("model", d)); '
-    "s.save_file({k: v.contiguous() for k, v in d.items()}, sys.argv[2])"
+    "import sys, torch, safetensors.torch as s; "
+    'n = lambda d, p: {k: v for a, b in d.items() if "optimizer" not in str(a) for k, v in '
+    '(n(b, f"{p}{a}.") if isinstance(b, dict) else {f"{p}{a}": b}).items()}; '
+    'd = n(torch.load(sys.argv[1], map_location="cpu", weights_only=True), ""); '
+    "s.save_file({k: v.detach().clone().contiguous() for k, v in d.items() "
+    "if isinstance(v, torch.Tensor)}, sys.argv[2])"
 )
 
 
@@ -52,9 +67,27 @@ SAFETENSORS_READERS: dict[str, Reader] = {
     "embedding/kernel": native.read_export,
     "trunk/conv_root/kernel": native.read_export,
     "patch_embed.proj.weight": timm.read,
-    "embeddings.patch_embeddings.projection.weight": huggingface.read,
-    "vit.embeddings.patch_embeddings.projection.weight": huggingface.read,
+    "conv1.weight": clip.read,
+    "conv_proj.weight": torchvision.read,
+    "stem.proj.weight": timm.read,
+    "stem.conv.weight": timm.read,
+    **{
+        prefix + name: huggingface.read
+        for name in huggingface.PATCH_KERNELS
+        for prefix in ("", *huggingface.PREFIXES)
+    },
 }
+
+
+# What wrappers and frameworks put before names: DDP, torch.compile, Lightning, DINO, CLIP, timm.
+AVERAGES = ("ema", "model_ema", "ema_model", "module_ema", "ema_state_dict")
+WRAPPERS = frozenset(
+    (
+        *("module", "model", "_orig_mod", "backbone", "encoder", "student", "teacher", "visual"),
+        *("trunk", "state_dict", "net", "network", "vision_encoder", "visual_encoder"),
+        *AVERAGES,
+    )
+)
 
 
 def read_weights(
@@ -124,8 +157,9 @@ def find_file(path: str) -> str:
     if not os.path.isdir(path):
         return path
     names = sorted(os.listdir(path))
-    if "model.safetensors" in names:
-        return os.path.join(path, "model.safetensors")
+    for name in ("model.safetensors", "model" + tensor_file.INDEX):
+        if name in names:
+            return os.path.join(path, name)
     for suffix in (".safetensors", ".npz", *PICKLE_SUFFIXES):
         found = [name for name in names if name.endswith(suffix)]
         if len(found) > 1:
@@ -142,6 +176,8 @@ def find_reader(path: str) -> Reader:
     """The function that reads a file, told by its first bytes and its tensors' names."""
     if not os.path.isfile(path):
         raise WeightsError("it is no file.")
+    if path.endswith(tensor_file.INDEX):
+        return safetensors_reader(path)
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         head = file.read(16)
@@ -186,10 +222,62 @@ def safetensors_reader(path: str) -> Reader:
     """The reader of a `.safetensors` file, by the tensors that tell the formats apart."""
     names = tensor_file.read_names(path)
     check_count(names)
-    for signature, reader in SAFETENSORS_READERS.items():
-        if signature in names:
-            return reader
-    raise WeightsError(
+    found = {
+        prefix: reader
+        for signature, reader in SAFETENSORS_READERS.items()
+        for prefix in prefixes_of(signature, names)
+    }
+    if not found:
+        raise WeightsError(unknown_message(path, names))
+    prefix = min(found, key=preference)
+    reader = found[prefix]
+    return reader if not prefix else lambda path, hints: read_inside(reader, path, hints, prefix)
+
+
+def prefixes_of(signature: str, names: list[str]) -> list[str]:
+    """What precedes the signature in the names that end in it, if wrappers are called so."""
+    prefixes = [name.removesuffix(signature) for name in names if name.endswith(signature)]
+    return [
+        prefix
+        for prefix in prefixes
+        if prefix == ""
+        or (prefix.endswith(".") and all(part in WRAPPERS for part in prefix[:-1].split(".")))
+    ]
+
+
+def preference(prefix: str) -> tuple[bool, bool, int]:
+    """The order in which prefixes are taken: averages of a student's weights before its own."""
+    parts = prefix.split(".")
+    return "student" in parts, not {"teacher", *AVERAGES} & set(parts) and prefix != "", len(parts)
+
+
+def read_inside(reader: Reader, path: str, hints: Hints, prefix: str) -> Weights:
+    """The weights behind a prefix, with a remark that says so."""
+    weights = reader(path, hints, prefix)
+    others = [name for name in tensor_file.read_names(path) if not name.startswith(prefix)]
+    remark = f"the names begin with {prefix!r}"
+    if others:
+        remark += f"; {len(others)} others are left aside, the first: {others[0]!r}"
+    return dataclasses.replace(
+        weights,
+        remarks=(*weights.remarks, remark),
+        file_names={ours: prefix + theirs for ours, theirs in weights.file_names.items()},
+    )
+
+
+def unknown_message(path: str, names: list[str]) -> str:
+    """Why a file of unknown names is refused: by what the `config.json` beside it says it is."""
+    try:
+        config = metadata.read_json(pathlib.Path(path).with_name("config.json"))
+    except WeightsError:
+        config = {}
+    for key in ("architecture", "model_type"):
+        if key in config:
+            return (
+                f"config.json says {key}={config[key]!r}, a model that this package has not: its "
+                "tensors have other names than those of its Vision Transformers."
+            )
+    return (
         f"none of its {len(names)} tensors has a name of timm's, Hugging Face's or this package's "
         f"Vision Transformers; the first: {min(names, default='none')!r}."
     )

@@ -23,7 +23,7 @@ from vit_jax.weights.adapt import Adaptation, Report
 from vit_jax.weights.content import Hints, Weights
 from vit_jax.weights.formats import is_workdir, read_weights
 from vit_jax.weights.pretrained import find_pretrained
-from vit_jax.weights.resampling import check_method
+from vit_jax.weights.resampling import AUTO, check_method
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def load_model(
     *,
     pretrained: str | None = None,
     source_grid: tuple[int, int] | None = None,
-    position_resize: str = "bilinear_corner",
+    position_resize: str = AUTO,
     **options: Any,
 ) -> ImageClassifier:
     """A model with the weights at `path`.
@@ -51,8 +51,9 @@ def load_model(
       pretrained: of the weights that `vit_jax.list_pretrained()` lists for the model `path`, such
         as "augreg_in21k"; of several sizes those of `image_size`, else the smallest.
       source_grid: (rows, columns) of the file's position embeddings, where nothing else tells.
-      position_resize: how position embeddings are resampled to another grid: "bilinear_corner",
-        "bilinear" or "bicubic"; see `vit_jax.weights.resampling.resize_matrix`.
+      position_resize: how position embeddings are resampled to another grid: "auto" (as the
+        library that the file is of would), "bilinear_corner", "bilinear", "bicubic" or
+        "bicubic_torch"; see `vit_jax.weights.resampling.resize_matrix`.
       **options: the model's options that differ from the file's, such as `image_size` or
         `num_classes`; and those that the file does not tell, such as `num_heads` or `gelu`.
 
@@ -73,7 +74,7 @@ def load_model(
 
 
 def build_model(
-    weights: Weights, options: Mapping[str, Any], position_resize: str = "bilinear_corner"
+    weights: Weights, options: Mapping[str, Any], position_resize: str = AUTO
 ) -> ImageClassifier:
     """The model that the weights make up, with `options` instead of its own; see `load_model`."""
     check_method(position_resize)
@@ -122,15 +123,19 @@ def read_initial_weights(
 
 
 def read_description(
-    path: str | os.PathLike[str], hints: Hints, *, cached_only: bool = False
+    path: str | os.PathLike[str],
+    known: Mapping[str, Any],
+    source_grid: tuple[int, int] | None = None,
+    *,
+    cached_only: bool = False,
 ) -> ModelFile:
     """The description of the model at `path`; of a run without reading its parameters.
 
-    Args and errors as of `vit_jax.weights.formats.read_weights`.
+    `known` are options that a file may leave open; others and errors as of `read_initial_weights`.
     """
     if is_workdir(path):
         return read_model_file(path)
-    return read_weights(path, hints, cached_only=cached_only).model_file
+    return read_weights(path, Hints(known, source_grid), cached_only=cached_only).model_file
 
 
 def fit_weights(
@@ -141,7 +146,7 @@ def fit_weights(
     skip: str = "",
     class_names: Sequence[str] = (),
     head_map: ClassMapping | None = None,
-    position_resize: str = "bilinear_corner",
+    position_resize: str = AUTO,
 ) -> tuple[dict[str, Any], Report]:
     """Parameters to start training from.
 

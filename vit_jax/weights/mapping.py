@@ -78,6 +78,15 @@ CONVOLUTION = Transform(  # (out, in, height, width) <-> (height, width, in, out
 )
 
 
+ONE_LONG = Transform(  # (S, D) or (D) <-> (1, S, D)
+    lambda array, _: (array.reshape(1, -1, array.shape[-1]),), lambda array: array[0]
+)
+POINTWISE_HEAD = Transform(  # a 1×1 convolution (K, D, 1, 1) <-> a dense layer (D, K); biases stay
+    lambda array, _: (array.reshape(array.shape[:2]).T if array.ndim == 4 else array,),
+    lambda array: array.T[..., None, None] if array.ndim == 2 else array,
+)
+
+
 def fused_heads(parts: int) -> Transform:
     """Several projections (query, key, value) stacked in one tensor of PyTorch's layout."""
     return Transform(
@@ -85,6 +94,14 @@ def fused_heads(parts: int) -> Transform:
             split_heads(part, num_heads) for part in np.split(array, parts)
         ),
         lambda *arrays: np.concatenate([merge_heads(array) for array in arrays]),
+    )
+
+
+def fused_dense(parts: int) -> Transform:
+    """Several dense layers stacked in one tensor of PyTorch's layout."""
+    return Transform(
+        lambda array, _: tuple(part.T for part in np.split(array, parts)),
+        lambda *arrays: np.concatenate([array.T for array in arrays]),
     )
 
 

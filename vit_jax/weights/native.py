@@ -55,10 +55,10 @@ def mean_of_last(directory: str, count: int, ema: bool) -> dict[str, np.ndarray]
     return {name: (total / count).astype(np.float32) for name, total in sums.items()}
 
 
-def read_export(path: str, hints: Hints) -> Weights:
+def read_export(path: str, hints: Hints, prefix: str = "") -> Weights:
     """The parameters of a `params.safetensors`, with the `model.json` beside it."""
     del hints  # Nothing is left open.
-    tensors, metadata = tensor_file.read_tensors(path)
+    tensors, metadata = tensor_file.read_tensors(path, prefix)
     if metadata.get(DIGEST, expected := digest_of(tensors)) != expected:
         raise WeightsError("it is damaged: its numbers are not those that were written.")
     return Weights(path, tensors, read_model_file(os.path.dirname(path)))

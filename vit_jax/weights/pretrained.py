@@ -18,7 +18,7 @@ OWNER = "timm"
 # Measured with each file's own preprocessing.
 TOP1_SOURCE = "timm's results/results-imagenet.csv, huggingface/pytorch-image-models at 0173a139"
 # To fine-tune from: the paper's own weights where they are on the Hub, else the nearest to them.
-BEST_STARTS = ("orig_in21k", "augreg_in21k")
+BEST_STARTS = ("orig_in21k", "augreg_in21k", "goog_in21k")
 
 
 class Pretrained(NamedTuple):

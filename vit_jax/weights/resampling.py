@@ -7,7 +7,11 @@ import numpy as np
 
 from vit_jax.errors import WeightsError
 
-POSITION_RESIZES = ("bilinear_corner", "bilinear", "bicubic")
+AUTO = "auto"  # the file's own library's
+BILINEAR_CORNER, BILINEAR, BICUBIC = "bilinear_corner", "bilinear", "bicubic"
+BICUBIC_TORCH = "bicubic_torch"
+POSITION_RESIZES = (AUTO, BILINEAR_CORNER, BILINEAR, BICUBIC, BICUBIC_TORCH)
+SHARPNESS = -0.75  # a of PyTorch's cubic kernel; that of antialiased resizes, and JAX's, is -0.5
 
 
 def is_grid(grid: Any) -> bool:
@@ -31,9 +35,12 @@ def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
     """The [new, old] float32 matrix that resamples a line of `old` points to `new`.
 
     `bilinear_corner` keeps the end points, as `scipy.ndimage.zoom(order=1)`;
-    `bilinear` and `bicubic` are `jax.image.resize`'s "linear" without antialiasing and "cubic".
+    `bilinear` and `bicubic` are `jax.image.resize`'s "linear" without antialiasing and "cubic";
+    `bicubic_torch` is PyTorch's cubic resize without antialiasing.
     """
-    if method == "bilinear_corner":
+    if method == BICUBIC_TORCH:
+        return cubic_matrix(old, new)
+    if method == BILINEAR_CORNER:
         sources = np.arange(new) * ((old - 1) / max(new - 1, 1))
         distances = np.abs(sources[:, None] - np.arange(old))
         return np.maximum(0, 1 - distances).astype(np.float32)
@@ -43,11 +50,24 @@ def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
     return np.asarray(jax.image.resize(identity, (new, old), kind, antialias=antialias))
 
 
+def cubic_matrix(old: int, new: int) -> np.ndarray:
+    """PyTorch's cubic resize without antialiasing, [new, old] float32; border points repeat."""
+    sources = (np.arange(new) + 0.5) * (old / new) - 0.5
+    taps = np.floor(sources).astype(int)[:, None] + np.arange(-1, 3)  # [new, 4]
+    x = np.abs(sources[:, None] - taps)
+    near = (SHARPNESS + 2) * x**3 - (SHARPNESS + 3) * x**2 + 1
+    far = SHARPNESS * (x**3 - 5 * x**2 + 8 * x - 4)
+    matrix = np.zeros((new, old))
+    rows = np.broadcast_to(np.arange(new)[:, None], taps.shape)
+    np.add.at(matrix, (rows, np.clip(taps, 0, old - 1)), np.where(x <= 1, near, far))
+    return matrix.astype(np.float32)
+
+
 def resize_positions(
     table: np.ndarray,
     old_grid: tuple[int, int],
     new_grid: tuple[int, int],
-    method: str = "bilinear_corner",
+    method: str = BILINEAR_CORNER,
 ) -> np.ndarray:
     """Resamples position embeddings to another grid of patches.
 

@@ -14,8 +14,9 @@ from vit_jax.errors import WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models.base import ImageClassifier, ModelOptions
 from vit_jax.models.hybrid import HybridOptions
+from vit_jax.models.layers import DENSE_MLP
 from vit_jax.models.mixer import MixerOptions
-from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, SINCOS_2D, STEM, TABLES
+from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, ROTARY, SINCOS_2D, STEM, TABLES
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
 from vit_jax.weights import huggingface, native, npz, program, timm
@@ -50,6 +51,12 @@ FORMATS = {
             "query_key_norm": (False,),
             "position_placement": (STEM,),
             "positions": (LEARNED_1D, SINCOS_2D, NO_POSITIONS),
+            "qkv_bias": (True,),
+            "mlp": (DENSE_MLP,),
+            "mlp_norm": (False,),
+            "attention_norm": (False,),
+            "pre_norm": (False,),
+            "final_norm": (True,),
         },
     ),
     "timm": Format(
@@ -61,6 +68,8 @@ FORMATS = {
             "representation_size": (0,),
             "position_placement": (STEM,),
             "positions": (LEARNED_1D, NO_POSITIONS),
+            "mlp_norm": (False,),
+            "attention_norm": (False,),
         },
     ),
     "huggingface": Format(
@@ -78,6 +87,11 @@ FORMATS = {
             "position_placement": (STEM,),
             "positions": (LEARNED_1D,),
             "prefix_positions": (True,),
+            "mlp": (DENSE_MLP,),
+            "mlp_norm": (False,),
+            "attention_norm": (False,),
+            "pre_norm": (False,),
+            "final_norm": (True,),
         },
     ),
     "vit_jax": Format(native.files, is_folder=True),
@@ -193,7 +207,8 @@ def without_head(
 
 def needs_table(target: Format, options: ModelOptions) -> bool:
     """Whether positions that the format does not know can be written out as a learned table."""
-    if getattr(options, "positions", None) not in TABLES or options.position_placement != STEM:
+    positions = getattr(options, "positions", None)
+    if positions not in TABLES or positions in ROTARY or options.position_placement != STEM:
         return False
     return any(
         getattr(options, option) not in target.values.get(option, (getattr(options, option),))

@@ -8,15 +8,18 @@ import dataclasses
 import logging
 import math
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import AREA, ModelFile, Preprocessing
-from vit_jax.models.base import as_pair
+from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models.hybrid import HybridOptions
+from vit_jax.models.layers import LAYER_NORM_EPSILON
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS
-from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
+from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata, tensor_file
 from vit_jax.weights.architecture import (
     axis_length,
@@ -24,36 +27,42 @@ from vit_jax.weights.architecture import (
     num_heads_of_width,
     registered_name,
 )
-from vit_jax.weights.content import Hints, Stated, Weights, make_weights
-from vit_jax.weights.files import Files, json_text
-from vit_jax.weights.mapping import (
-    CONVOLUTION,
-    DENSE,
-    HEADS,
-    HEADS_OUT,
-    Row,
-    Tensors,
-    fused_heads,
-    read_table,
-    table,
-    write_table,
+from vit_jax.weights.content import (
+    Hints,
+    Stated,
+    Weights,
+    fold_class_position,
+    make_weights,
+    unused_remarks,
+    without,
 )
+from vit_jax.weights.files import Files, json_text
+from vit_jax.weights.mapping import Tensors, find_row, read_table, write_table
 from vit_jax.weights.metadata import per_channel
+from vit_jax.weights.resampling import BICUBIC
+from vit_jax.weights.timm_config import (
+    ACTIVATIONS,
+    BIT_EPSILONS,
+    INTERPOLATIONS,
+    POOLINGS,
+    STEM_EPSILONS,
+    stated_by_config,
+)
+from vit_jax.weights.timm_table import BACKBONE, PACKED_ROWS, TABLE, has_stages, is_packed
 
 logger = logging.getLogger(__name__)
 
 HYBRID_REMARK = (
-    "timm's hybrids use GroupNorm epsilon 1e-5 and standardisation epsilon 1e-8, this package 1e-6 "
-    "and 1e-5: logits differ by about 2e-4"
+    "timm's hybrids use GroupNorm epsilon 1e-5 and standardisation epsilon 1e-8, this model others: "
+    "logits differ by about 2e-4"
 )
+EPSILON_REMARK = "timm computes with LayerNorm epsilon {}, this model with {}: about 5e-5 in logits"
 METADATA_KEY = "vit_jax"
-DEFAULTS = {"gelu": "erf", "positions": NO_POSITIONS}
-POOLINGS = {"token": CLASS_TOKEN_POOLING, "avg": AVERAGE_POOLING, "map": ATTENTION_POOLING}
-SIZES = {"num_classes": "num_classes", "num_heads": "num_heads"}  # timm's name -> ours
-DEFAULT_INPUT_SIZE = (3, 224, 224)
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic", "box": AREA}
-ACTIVATIONS = {"gelu": "erf", "gelu_tanh": "tanh"}
+PRE_NORM_EPSILON = 1e-5  # of models with a norm before their blocks
+UNUSED = re.compile(  # by inference: of masked pre-training
+    r"mask_token|mask_embed|decoder[._].*|norm_pix_loss|rope\.periods|.*rel_pos_index|"
+    r".*relative_position_index|.*num_batches_tracked"
+)
 
 # Our names -> timm's, where it has the same model; others are built from their arguments.
 ARCHITECTURES = {
@@ -75,97 +84,102 @@ ARCHITECTURES = {
     "R50+ViT-L/32": "vit_large_r50_s32_224",
 }
 DISTILLED = "deit_base_distilled_patch16_224"
-BACKBONE = "patch_embed.backbone"
-UNIT = BACKBONE + ".stages.{stage-1}.blocks.{unit-1}"
-OUR_UNIT = "stem/stage{stage}/unit{unit:02}"
 
 
-def has_stages(options: Any) -> bool:
-    """Whether a hybrid's stem has more than its root."""
-    return isinstance(options, HybridOptions) and len(options.stem_depths) > 0
-
-
-def qkv(path: str, *names: str) -> tuple[str, ...]:
-    """Our names of the projections that timm keeps in one tensor."""
-    return tuple(f"{path}/{name}/{{kernel,bias}}" for name in names)
-
-
-TABLE = table(
-    Row("patch_embed.proj.{weight,bias}", "embedding/{kernel,bias}", CONVOLUTION),
-    Row("cls_token", "class_token"),
-    Row("dist_token", "distillation_token"),
-    Row("reg_token", "registers"),
-    Row("pos_embed", "position_embedding"),
-    Row("blocks.{layer}.norm{1,2}.{weight,bias}", "blocks/norm{1,2}/{scale,bias}"),
-    Row(
-        "blocks.{layer}.attn.qkv.{weight,bias}",
-        qkv("blocks/attention", "query", "key", "value"),
-        fused_heads(3),
-    ),
-    Row(
-        "blocks.{layer}.attn.{q,k}_norm.{weight,bias}",
-        "blocks/attention/{query,key}_norm/{scale,bias}",
-    ),
-    Row("blocks.{layer}.attn.proj.{weight,bias}", "blocks/attention/out/{kernel,bias}", HEADS_OUT),
-    Row("blocks.{layer}.ls{1,2}.gamma", "blocks/layer_scale{1,2}"),
-    Row("blocks.{layer}.mlp.fc{1,2}.{weight,bias}", "blocks/mlp/dense{1,2}/{kernel,bias}", DENSE),
-    Row("fc_norm.{weight,bias}", "norm/{scale,bias}", when=lambda o: o.norm_after_pooling),
-    Row("norm.{weight,bias}", "norm/{scale,bias}"),
-    Row("attn_pool.latent", "attention_pooling/probe"),
-    Row("attn_pool.q.{weight,bias}", "attention_pooling/attention/query/{kernel,bias}", HEADS),
-    Row(
-        "attn_pool.kv.{weight,bias}",
-        qkv("attention_pooling/attention", "key", "value"),
-        fused_heads(2),
-    ),
-    Row("attn_pool.proj.{weight,bias}", "attention_pooling/attention/out/{kernel,bias}", HEADS_OUT),
-    Row("attn_pool.norm.{weight,bias}", "attention_pooling/norm/{scale,bias}"),
-    Row(
-        "attn_pool.mlp.fc{1,2}.{weight,bias}",
-        "attention_pooling/mlp/dense{1,2}/{kernel,bias}",
-        DENSE,
-    ),
-    Row("head.{weight,bias}", "head/{kernel,bias}", DENSE),
-    Row("head_dist.{weight,bias}", "distillation_head/{kernel,bias}", DENSE),
-    # Hybrids; a stem without stages is not nested.
-    Row(BACKBONE + ".stem.conv.weight", "stem/conv_root/kernel", CONVOLUTION, has_stages),
-    Row(BACKBONE + ".stem.norm.{weight,bias}", "stem/norm_root/{scale,bias}", when=has_stages),
-    Row(BACKBONE + ".conv.weight", "stem/conv_root/kernel", CONVOLUTION),
-    Row(BACKBONE + ".norm.{weight,bias}", "stem/norm_root/{scale,bias}"),
-    Row(UNIT + ".conv{1,2,3}.weight", OUR_UNIT + "/conv{1,2,3}/kernel", CONVOLUTION),
-    Row(UNIT + ".norm{1,2,3}.{weight,bias}", OUR_UNIT + "/norm{1,2,3}/{scale,bias}"),
-    Row(UNIT + ".downsample.conv.weight", OUR_UNIT + "/projection/kernel", CONVOLUTION),
-    Row(UNIT + ".downsample.norm.{weight,bias}", OUR_UNIT + "/norm_projection/{scale,bias}"),
-)
-
-
-def read(path: str, hints: Hints) -> Weights:
+def read(path: str, hints: Hints, prefix: str = "") -> Weights:
     """The weights of a timm file, with what its metadata or the `config.json` beside it says."""
-    tensors, entries = tensor_file.read_tensors(path)
+    tensors, entries = tensor_file.read_tensors(path, prefix)
     stated = read_stated(pathlib.Path(path), entries)
-    norm_after_pooling = "fc_norm.weight" in tensors
-    options = {**stated.options, "norm_after_pooling": norm_after_pooling}
-    pooling = AVERAGE_POOLING if norm_after_pooling else CLASS_TOKEN_POOLING
-    assumed: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-    width = axis_length(tensors, "patch_embed.proj.weight", 0)
-    if "num_heads" not in options:
-        hinted = hints.options.get("num_heads")
-        options["num_heads"] = num_heads_of_width(width) if hinted is None else hinted
-        if "num_heads" not in hints.options:
-            assumed = (f"num_heads={options['num_heads']}",)
-    check_heads(options["num_heads"], width)
-    if any(name.startswith(BACKBONE) for name in tensors):
-        remarks = (HYBRID_REMARK,)
-    reading = read_table(TABLE, tensors, options["num_heads"])
+    tensors, unused = without(tensors, UNUSED)
+    options, assumed = dict(stated.options), []
+    if "patch_embed.proj.weight" in tensors:
+        width = axis_length(tensors, "patch_embed.proj.weight", 0)
+        check_names(tensors)
+        check_is_stated(tensors, options)
+        if "num_heads" not in options:
+            hinted = hints.options.get("num_heads")
+            options["num_heads"] = num_heads_of_width(width) if hinted is None else hinted
+            if hinted is None:
+                assumed.append(f"num_heads={options['num_heads']}")
+        if (claim := options.get("width", width)) != width:  # Its heads would be another's.
+            raise WeightsError(f"its metadata says width={claim}, but its tensors have {width}.")
+        check_heads(options["num_heads"], width)
+        options["norm_after_pooling"] = "fc_norm.weight" in tensors
+    if "register_tokens" in tensors:  # DINOv2's own name of them.
+        fold_class_position(tensors, "cls_token", "pos_embed")
+        options["prefix_positions"] = False
+    packed = is_packed_in(tensors)
     return make_weights(
         path,
-        reading,
+        read_table(
+            PACKED_ROWS + TABLE if packed else TABLE,
+            with_key_biases(tensors),
+            options.get("num_heads", 0),
+        ),
         prefix_choices=prefix_choices(tensors, options),
-        stated=dataclasses.replace(stated, options=options, assumed=assumed, remarks=remarks),
+        stated=dataclasses.replace(
+            stated,
+            options=options,
+            assumed=tuple(assumed),
+            remarks=(*stated.remarks, *unused_remarks(unused)),
+        ),
         hints=hints,
-        defaults={**DEFAULTS, "pooling": pooling},
+        defaults=defaults_of(tensors, bool(stated.name)),
     )
+
+
+def defaults_of(tensors: Tensors, is_own: bool) -> dict[str, Any]:
+    """timm's own values, for what no metadata says; `is_own`: the metadata is this package's."""
+    epsilon = PRE_NORM_EPSILON if "norm_pre.weight" in tensors else LAYER_NORM_EPSILON
+    pooling = AVERAGE_POOLING if "fc_norm.weight" in tensors else CLASS_TOKEN_POOLING
+    defaults = {"gelu": "erf", "positions": NO_POSITIONS, "pooling": pooling}
+    silent = {"norm_epsilon": epsilon} if epsilon != LAYER_NORM_EPSILON else {}
+    return defaults | silent if is_own else {**defaults, **silent, **epsilons_of(tensors)}
+
+
+def epsilons_of(tensors: Tensors) -> Mapping[str, float]:
+    """The epsilons of timm's ResNets, if there is one in the file."""
+    if any(name.startswith(BACKBONE) for name in tensors):
+        return STEM_EPSILONS
+    return BIT_EPSILONS if "stem.conv.weight" in tensors else {}
+
+
+def check_names(tensors: Tensors) -> None:
+    """Raises WeightsError if the blocks are not a Vision Transformer's, before anything is asked."""
+    blocks = [name for name in tensors if find_row(TABLE, name)]
+    if not any(name.startswith("blocks.") for name in blocks):
+        unknown = [name for name in tensors if name not in blocks]
+        raise WeightsError(
+            "it has a patch embedding, but no blocks of a Vision Transformer: a model of another "
+            f"family; the first of its tensors that this package does not know: {unknown[:1]}."
+        )
+
+
+def is_packed_in(tensors: Tensors) -> bool:
+    """Whether the MLP's first layer is twice as wide as its second takes."""
+    first = axis_length(tensors, "blocks.0.mlp.fc1.weight", 0)
+    return first > 0 and first == 2 * axis_length(tensors, "blocks.0.mlp.fc2.weight", 1)
+
+
+def with_key_biases(tensors: Tensors) -> dict[str, np.ndarray]:
+    """The tensors with EVA's biases of keys, which are 0 and not in its files."""
+    added = {
+        re.sub(r"\.q_", ".k_", name): np.zeros_like(array)
+        for name, array in tensors.items()
+        if re.fullmatch(r"blocks\.\d+\.attn\.(q_bias|q_proj\.bias)", name)
+    }
+    return {**added, **tensors}
+
+
+def check_is_stated(tensors: Tensors, options: Mapping[str, Any]) -> None:
+    """Raises WeightsError for EVA's tensors, which do not show rotary positions, without a config."""
+    eva = re.compile(r"blocks\.0\.(gamma_1|attn\.q_bias|attn\.q_proj\..*|mlp\.fc1_g\..*)")
+    name = next((name for name in tensors if eva.fullmatch(name)), None)
+    if name and "num_heads" not in options:
+        raise WeightsError(
+            f"{name} is a tensor of timm's EVA, EVA-02 or DINOv3, whose positions only their "
+            "config.json tells, and there is none: put it beside the file."
+        )
 
 
 def prefix_choices(tensors: Tensors, options: Mapping[str, Any]) -> tuple[int, ...]:
@@ -183,49 +197,9 @@ def read_stated(path: pathlib.Path, entries: Mapping[str, str]) -> Stated:
         return Stated.by(metadata.read_entry(entries[METADATA_KEY], metadata.METADATA))
     file = path.with_name("config.json")
     if not metadata.is_used(file, "architecture"):
-        return Stated()
+        return Stated(position_resize=BICUBIC)
     with metadata.translating(file):
         return stated_by_config(metadata.read_json(file))
-
-
-def stated_by_config(config: Mapping[str, Any]) -> Stated:
-    """The statements of timm's `config.json`; raises WeightsError for what this package cannot compute."""
-    given = {**config.get("pretrained_cfg", {}), **config, **config.get("model_args", {})}
-    options: dict[str, Any] = {}
-    if given.get("global_pool"):
-        options["pooling"] = translate("global_pool", given["global_pool"], POOLINGS)
-    if given.get("act_layer"):
-        options["gelu"] = translate("act_layer", given["act_layer"], ACTIVATIONS)
-    for theirs, ours in SIZES.items():
-        if theirs in given:
-            options[ours] = given[theirs]
-    if "no_embed_class" in given:
-        options["prefix_positions"] = not given["no_embed_class"]
-    size = given.get("img_size") or given.get("input_size", DEFAULT_INPUT_SIZE)[1:]
-    options["image_size"] = as_pair("image_size", size)
-    names = metadata.ordered_names(given.get("label_names") or ())
-    return Stated(options, preprocessing_of(given, min(options["image_size"])), names)
-
-
-def translate(key: str, value: str, table: Mapping[str, str]) -> str:
-    """Our word for timm's; raises WeightsError if there is none."""
-    if value not in table:
-        raise WeightsError(
-            f"config.json has {key}={value!r}; this package knows {', '.join(table)}."
-        )
-    return table[value]
-
-
-def preprocessing_of(given: Mapping[str, Any], side: int) -> Preprocessing:
-    """timm's preprocessing for images of which the smaller side has `side` pixels."""
-    squash = given.get("crop_mode") == "squash"
-    return Preprocessing(
-        mean=tuple(given.get("mean", IMAGENET_MEAN)),
-        std=tuple(given.get("std", IMAGENET_STD)),
-        crop="resize" if squash else "center",
-        resize=math.floor(side / given.get("crop_pct", 0.875)),
-        interpolation=INTERPOLATIONS.get(given.get("interpolation", ""), "bicubic"),
-    )
 
 
 def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -> Files:
@@ -233,8 +207,10 @@ def files(path: str, parameters: Tensors, options: Any, model_file: ModelFile) -
 
     Raises WeightsError naming what timm cannot express.
     """
-    tensors = write_table(TABLE, parameters, options)
-    if isinstance(options, HybridOptions):
+    tensors = write_table(PACKED_ROWS + TABLE, parameters, options)
+    if isinstance(options, HybridOptions) and any(
+        getattr(options, option) != value for option, value in STEM_EPSILONS.items()
+    ):
         logger.warning("Note: %s.", HYBRID_REMARK)
     entries = {"format": "pt", METADATA_KEY: metadata.write_entry(model_file)}
     write, target = tensor_file.writer(tensors, entries), pathlib.Path(path)
@@ -260,29 +236,10 @@ def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
             "a name that ends in .safetensors."
         )
     num_classes, pooling = options.num_classes, invert(POOLINGS)[options.pooling]
-    arguments = {
-        "img_size": options.image_size,
-        "in_chans": options.channels,
-        "num_classes": num_classes,
-        "embed_dim": options.width,
-        "depth": options.depth,
-        "num_heads": options.num_heads,
-        "mlp_ratio": mlp_ratio(options),
-        "act_layer": invert(ACTIVATIONS)[options.gelu],
-        "class_token": options.has_class_token,
-        "reg_tokens": options.num_registers,
-        "pos_embed": "learn" if options.positions == LEARNED_1D else "none",
-        "no_embed_class": not options.prefix_positions,
-        "global_pool": pooling,
-        "fc_norm": options.norm_after_pooling,
-        "init_values": options.layer_scale or None,
-        "qk_norm": options.query_key_norm,
-    }
-    if not hybrid:  # Their patch size belongs to the backbone.
-        arguments["patch_size"] = options.patch_size
+    arguments = arguments_of(options)
     preprocessing = model_file.preprocessing
     return {
-        "architecture": architecture_of(options, name),
+        "architecture": base_architecture(options, name),
         "num_classes": num_classes,
         "num_features": options.width,
         "global_pool": pooling,
@@ -305,11 +262,54 @@ def timm_config(options: Any, model_file: ModelFile) -> dict[str, Any]:
     }
 
 
-def architecture_of(options: Any, name: str) -> str:
-    """timm's name of an architecture like it; its arguments are written too."""
-    return (
-        DISTILLED if options.distillation_token else ARCHITECTURES.get(name, "vit_base_patch16_224")
-    )
+def arguments_of(options: Any) -> dict[str, Any]:
+    """The arguments of timm's classes, for complete options of ours."""
+    arguments = {
+        "img_size": options.image_size,
+        "in_chans": options.channels,
+        "num_classes": options.num_classes,
+        "embed_dim": options.width,
+        "depth": options.depth,
+        "num_heads": options.num_heads,
+        "mlp_ratio": mlp_ratio(options),
+        "act_layer": invert(ACTIVATIONS)[options.gelu],
+        "class_token": options.has_class_token,
+        "reg_tokens": options.num_registers,
+        "pos_embed": "learn" if options.positions == LEARNED_1D else "none",
+        "no_embed_class": not options.prefix_positions,
+        "global_pool": invert(POOLINGS)[options.pooling],
+        "fc_norm": options.norm_after_pooling,
+        "init_values": options.layer_scale or None,
+        "qk_norm": options.query_key_norm,
+        "qkv_bias": options.qkv_bias,
+        "pre_norm": options.pre_norm,
+        "final_norm": options.final_norm,
+    }
+    if is_packed(options):  # Its activation is not an option there.
+        del arguments["act_layer"]
+    if not isinstance(options, HybridOptions):  # Their patch size belongs to the backbone.
+        arguments["patch_size"] = options.patch_size
+    return arguments
+
+
+def base_architecture(options: Any, name: str | None) -> str:
+    """timm's name with what is no argument: the stem, the LayerNorms' epsilon, the kind of MLP."""
+    wide, packed = options.norm_epsilon == PRE_NORM_EPSILON, is_packed(options)
+    if not wide and options.norm_epsilon != LAYER_NORM_EPSILON:
+        logger.warning("Note: %s.", EPSILON_REMARK.format(LAYER_NORM_EPSILON, options.norm_epsilon))
+    needed = {
+        "vit_giant_patch14_dinov2": packed,
+        "vit_base_patch16_clip_224": wide,
+        DISTILLED: options.distillation_token,
+        ARCHITECTURES.get(name or "", ""): isinstance(options, HybridOptions),
+    }
+    found = [architecture for architecture, is_needed in needed.items() if is_needed]
+    if len(found) > 1:
+        raise WeightsError(
+            f"timm has no model that is like {' and '.join(found)} at once: its tensors alone can "
+            "be written, to a name that ends in .safetensors."
+        )
+    return found[0] if found else ARCHITECTURES.get(name or "", "vit_base_patch16_224")
 
 
 def first_conv(options: Any) -> str:
@@ -321,8 +321,9 @@ def first_conv(options: Any) -> str:
 
 def mlp_ratio(options: Any) -> float:
     """The ratio from which timm's int(width · ratio) gives the MLP's width back."""
-    ratio = options.mlp_width / options.width
-    exact = int(options.width * ratio) == options.mlp_width
+    hidden_width = options.mlp_width * (2 if is_packed(options) else 1)
+    ratio = hidden_width / options.width
+    exact = int(options.width * ratio) == hidden_width
     return ratio if exact else math.nextafter(ratio, math.inf)
 
 

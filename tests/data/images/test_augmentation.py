@@ -1,11 +1,15 @@
 """Colour jitter, 3-Augment, random erasing; and what every augmentation has to keep to."""
 
+import collections
+import types
+
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter
 
 from tests.data.example_sources import loading
 from tests.data.pictures import photograph
+from vit_jax.data.images import augmentation
 from vit_jax.data.images.augmentation import (
     AUGMENTATIONS,
     color_jitter,
@@ -58,11 +62,25 @@ def test_each_factor_is_uniform_about_one(arguments, enhancer, lowest):
     np.testing.assert_allclose(quantiles, expected, atol=0.12 * (highest - lowest))
 
 
-def test_the_order_of_the_changes_is_random():
-    """Greying before or after a brightening that saturates is not the same."""
-    rng = np.random.default_rng(0)
-    images = {color_jitter(IMAGE, rng, 0.4, 0.4, 0.4).tobytes() for _ in range(20)}
-    assert len(images) == 20
+def test_the_order_of_the_changes_is_random(monkeypatch):
+    """Each of the 24 is as frequent: greying before or after a brightening is not the same."""
+    order = []
+    for name in ("Brightness", "Contrast", "Color"):
+
+        def enhancer(picture, name=name):
+            return types.SimpleNamespace(enhance=lambda factor: order.append(name) or picture)
+
+        monkeypatch.setattr(augmentation.ImageEnhance, name, enhancer)
+    monkeypatch.setattr(
+        augmentation, "_turn_hue", lambda picture, turn: order.append("hue") or picture
+    )
+    rng, counts = np.random.default_rng(0), collections.Counter()
+    for _ in range(24 * 50):
+        color_jitter(IMAGE[:1, :1], rng, 0.4, 0.4, 0.4, 0.1)
+        counts[tuple(order)] += 1
+        order.clear()
+    assert len(counts) == 24
+    assert max(abs(count - 50) for count in counts.values()) < 5 * np.sqrt(50)
 
 
 def test_the_hue_turns_and_grey_has_none():

@@ -42,3 +42,12 @@ def image_grid(images: np.ndarray) -> np.ndarray:
     padded[:count] = images
     grid = padded.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
     return grid.reshape(rows * height, columns * width, channels)
+
+
+def as_pixels(images: np.ndarray) -> np.ndarray:
+    """Grey or RGB, uint8 [N, H, W, 1 or 3], of images in 0 … 255 of any type and channels.
+
+    Of more than three channels the first three are shown, of two the first.
+    """
+    shown = images[..., : 3 if images.shape[-1] > 2 else 1]
+    return np.rint(np.clip(shown, 0, 255)).astype(np.uint8)

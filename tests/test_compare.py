@@ -1,0 +1,111 @@
+"""Runs side by side: what differs, what came of it, and their curves."""
+
+import csv
+import io
+import json
+
+import pytest
+from PIL import Image
+
+from vit_jax import compare
+from vit_jax.records import append_record, read_records
+
+
+def write_run(path, config, metrics, results=()):
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps({"config": config}))
+    (path / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in metrics))
+    for result in results:
+        append_record(str(path / "results.jsonl"), result)
+
+
+def result(step, name, numbers, *, averaged=False, **where):
+    where = {"source": "digits", "split": "", **where}
+    return {
+        "step": step,
+        "name": name,
+        "averaged": averaged,
+        "arguments": {},
+        "numbers": numbers,
+        **where,
+    }
+
+
+@pytest.fixture
+def runs(tmp_path):
+    data = {"source": "digits", "eval_split": ""}
+    write_run(
+        tmp_path / "runs/a",
+        {"seed": 0, "data": data, "optimizer": {"learning_rate": 0.1}},
+        [
+            {"step": 5, "train/loss": 2.0, "eval/accuracy": 0.5},
+            {"step": 10, "train/loss": 1.0, "eval/accuracy": 0.75, "fewshot/5_shot": 0.6},
+        ],
+        [
+            result(10, "eval", {"accuracy": 0.75}),
+            result(10, "knn", {"accuracy": 0.625}, source="folder:x", split="val"),
+            result(10, "eval", {"accuracy": 0.7}, averaged=True),
+        ],
+    )
+    write_run(
+        tmp_path / "runs/b",
+        {"seed": 0, "data": data, "optimizer": {"learning_rate": 0.3}, "note": "=x"},
+        [{"step": 8, "train/loss": None, "eval/accuracy": 0.25}],
+    )
+    return [str(tmp_path / "runs/a"), str(tmp_path / "runs/b")]
+
+
+def test_what_differs_comes_first_then_the_last_values(runs, capsys):
+    assert compare.main(runs) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["a", "b"]
+    blank = lines.index([])
+    assert ["optimizer.learning_rate", "0.1", "0.3"] in lines[:blank]
+    assert ["note", "–", "=x"] in lines[:blank]
+    assert "seed" not in {line[0] for line in lines[:blank]}
+    assert lines[blank + 1 :] == [
+        ["eval/accuracy", "0.75", "0.25"],
+        ["fewshot/5_shot", "0.6", "–"],
+        ["knn/accuracy", "on", "folder:x", "val", "0.625", "–"],
+        ["eval_ema/accuracy", "0.7", "–"],
+    ]
+
+
+def test_other_metrics_files_and_curves(runs, tmp_path, capsys):
+    flags = ["--metrics=loss$", f"--csv={tmp_path}/t.csv", f"--curves={tmp_path}/c.png"]
+    assert compare.main([*runs, *flags]) == 0
+    rows = list(csv.reader(io.StringIO((tmp_path / "t.csv").read_text())))
+    assert ["train/loss", "1.0", ""] in rows
+    assert ["note", "", "'=x"] in rows
+    picture = Image.open(tmp_path / "c.png")
+    assert picture.format == "PNG"
+    assert min(picture.size) > 100
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere is no run's workdir"),
+        (["RUN", "--metrics=("], "no regular expression"),
+        (["RUN", "--metrics=mean$", "--curves=c.png"], "no run has such a metric"),
+        (["RUN", "--csv=c.txt"], "no name for what is written"),
+        (["DAMAGED"], "config.json is damaged"),
+    ],
+)
+def test_a_mistake_is_one_message_and_code_2(runs, tmp_path, capsys, arguments, message):
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/config.json").write_text("{")
+    words = {"RUN": runs[0], "DAMAGED": str(tmp_path / "damaged")}
+    assert compare.main([words.get(one, one) for one in arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_records_are_whole_lines_whatever_a_kill_left(tmp_path):
+    path = str(tmp_path / "results.jsonl")
+    assert read_records(path) == []
+    append_record(path, {"step": 1, "value": float("nan")})
+    with open(path, "ab") as file:
+        file.write(b'{"step": 2, "va')
+    append_record(path, {"step": 3})
+    assert read_records(path) == [{"step": 1, "value": None}, {"step": 3}]

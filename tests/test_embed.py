@@ -1,0 +1,164 @@
+"""Embeddings in Python and from the command line, against the models' own intermediates."""
+
+import csv
+import json
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+import vit_jax
+from tests.models.filled import filled_model
+from tests.test_predict import PIXELS, TINY
+from vit_jax import embed as command
+from vit_jax.errors import ConfigError
+from vit_jax.predict import load_images
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+OPTIONS = {**TINY, "depth": 2, "num_registers": 1, "num_classes": 3}
+IMAGES = np.random.default_rng(0).normal(size=(2, 16, 16, 3)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return filled_model("ViT-Ti/8", **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def model_path(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "export"
+    vit_jax.save_model(model, path, "vit_jax")
+    return str(path)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Five pictures, of which the third is none."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(5):
+        path = folder / f"{number}.png"
+        Image.fromarray(np.roll(PIXELS, number, axis=0)).save(path)
+    (folder / "2.png").write_bytes(b"no picture")
+    return folder
+
+
+def layer_norm(x, norm):
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + 1e-6) * norm.scale[...] + norm.bias[...]
+
+
+def test_embeddings_are_the_models_intermediates(model):
+    captured = model.intermediates(IMAGES, "block_outputs", "pre_logits")
+    first, last = np.asarray(captured["block_outputs"])
+    normed = layer_norm(last, model.norm)
+    expected = {
+        ("pre_logits", None): captured["pre_logits"],
+        ("class_token", None): normed[:, 0],
+        ("class_token", 0): first[:, 0],
+        ("mean", None): normed[:, 2:].mean(axis=1),  # Without class token and register.
+        ("mean", -2): first[:, 2:].mean(axis=1),
+        ("patches", None): normed[:, 2:],
+        ("patches", 1): last[:, 2:],
+    }
+    for arguments, values in expected.items():
+        np.testing.assert_allclose(model.embed(IMAGES, *arguments), values, atol=2e-5)
+    np.testing.assert_array_equal(model.embed(IMAGES), captured["pre_logits"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("Mixer-B/16", {"width": 32, "depth": 2, "mlp_width": 32, "token_mlp_width": 8}),
+        ("BiT-R50x1", {"stage_depths": (1,)}),
+    ],
+)
+def test_the_mean_of_models_without_a_class_token_is_what_their_head_sees(name, options):
+    model = filled_model(name, image_size=32, num_classes=3, **options)
+    images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)
+    np.testing.assert_allclose(model.embed(images, "mean"), model.embed(images), atol=1e-5)
+    with pytest.raises(ConfigError, match="has no class token"):
+        model.embed(images, "class_token")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cls",), "features='cls': must be one of pre_logits, class_token"),
+        (("mean", 2), "layer=2: the model has 2 blocks"),
+        (("pre_logits", 0), "are of no block"),
+    ],
+)
+def test_what_a_model_does_not_have(model, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        model.embed(IMAGES, *arguments)
+
+
+def rows_of(model, folder, *arguments):
+    """The embeddings one by one; NaN for what is no picture."""
+    paths = sorted(folder.iterdir())
+    good = load_images(model, [path for path in paths if path.name != "2.png"])
+    return np.insert(np.asarray(model.embed(good, *arguments)), 2, np.nan, axis=0)
+
+
+def test_the_command_writes_an_array_and_a_table(model, model_path, pictures, tmp_path):
+    out = tmp_path / "out.npy"
+    assert command.main([model_path, str(pictures), f"--output={out}", "--features=mean"]) == 1
+    np.testing.assert_allclose(np.load(out), rows_of(model, pictures, "mean"), atol=1e-5)
+    with open(tmp_path / "out.csv") as file:
+        table = list(csv.DictReader(file))
+    assert [os.path.basename(row["path"]) for row in table] == [f"{n}.png" for n in range(5)]
+    assert [bool(row["error"]) for row in table] == [False, False, True, False, False]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "out.npy", "pictures"]
+
+
+def test_the_command_writes_parquet(model, model_path, pictures, tmp_path):
+    out = tmp_path / "out.parquet"
+    flags = [f"--output={out}", "--features=patches", "--layer=0", "--dtype=float16"]
+    assert command.main([model_path, str(pictures), *flags]) == 1
+    table = parquet.read_table(out)
+    shape = tuple(map(int, table.schema.field("embedding").metadata[b"shape"].split(b",")))
+    assert shape == (4, 32)
+    found = table.column("embedding").to_pylist()
+    assert found[2] is None
+    assert table.column("error").to_pylist()[1:3][0] is None
+    expected = rows_of(model, pictures, "patches", 0)
+    for n in (0, 1, 3, 4):
+        np.testing.assert_allclose(np.reshape(found[n], shape), expected[n], atol=2e-2)
+
+
+def test_an_interrupted_command_goes_on(model, model_path, pictures, tmp_path, monkeypatch):
+    out = tmp_path / "out.npy"
+    arguments = [model_path, str(pictures), f"--output={out}"]
+    monkeypatch.setattr(command, "PART_ROWS", 2)
+    write, written = command.write_part, []
+
+    def write_two(folder, number, part):
+        if number == 2:
+            raise KeyboardInterrupt
+        write(folder, number, part)
+
+    monkeypatch.setattr(command, "write_part", write_two)
+    assert command.main(arguments) == 130
+    assert not out.exists()
+    monkeypatch.setattr(
+        command, "write_part", lambda *part: (written.append(part[1]), write(*part))
+    )
+    assert command.main([*arguments, "--features=mean"]) == 2  # Of other embeddings.
+    assert command.main(arguments) == 1
+    assert written == [2]
+    np.testing.assert_allclose(np.load(out), rows_of(model, pictures), atol=1e-5)
+
+
+def test_unfinished_embeddings_are_not_mixed(tmp_path):
+    folder = str(tmp_path / "parts")
+    assert command.open_parts(folder, {"model": "a", "layer": None}) == 0
+    with pytest.raises(ConfigError, match="unfinished embeddings of another model: finish them"):
+        command.open_parts(folder, {"model": "b", "layer": None})
+    assert json.loads((tmp_path / "parts" / "identity.json").read_text())["model"] == "a"
+
+
+def test_other_outputs_are_refused(model_path):
+    assert command.main([model_path, ".", "--output=out.txt"]) == 2

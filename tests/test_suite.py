@@ -1,0 +1,155 @@
+"""A suite: tasks and seeds, killed and gone on with, split, and its table."""
+
+import pytest
+
+from vit_jax import suite, train
+from vit_jax.config_file import load_config
+from vit_jax.errors import PreemptedError
+
+CONFIG = "tests/tiny.py"
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The runs that were made, which come to a number of their task and seed."""
+    made = []
+
+    def run(config, directory, *, stop, chosen):
+        assert "seed" in chosen
+        made.append((directory.rsplit("/", 2)[1], config.seed, config.total_steps))
+        if len(made) == run.killed_at:
+            raise PreemptedError("stopped")
+        return {"step": 1, "eval/accuracy": 0.1 * len(made[-1][0]) + 0.02 * config.seed}
+
+    run.killed_at = 0
+    monkeypatch.setattr(train, "run", run)
+    made_run = run
+    return made, made_run
+
+
+@pytest.fixture
+def file(tmp_path):
+    tasks = {"natural": {"a": CONFIG, "bb": CONFIG}, "other": {"ccc": CONFIG}}
+    (tmp_path / "suite.py").write_text(f"SUITE = {tasks!r}\n")
+    return str(tmp_path / "suite.py")
+
+
+TABLE = [
+    ["group", "task", "result", "in", "%"],
+    ["natural", "a", "11.00", "±", "1.41"],
+    ["natural", "bb", "21.00", "±", "1.41"],
+    ["other", "ccc", "31.00", "±", "1.41"],
+    ["natural", "mean", "16.00"],
+    ["other", "mean", "31.00"],
+    ["all", "mean", "21.00"],
+]
+
+
+def table_of(capsys):
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("killed_at", range(1, 7))
+def test_killed_anywhere_it_repeats_no_finished_run_and_has_the_same_table(
+    file, made, tmp_path, capsys, killed_at
+):
+    runs, run = made
+    run.killed_at = killed_at
+    command = [file, f"--workdir={tmp_path}/w", "--seeds=2", "--config.total_steps=7"]
+    assert suite.main(command) == 75
+    capsys.readouterr()
+    run.killed_at = 0
+    assert suite.main(command) == 0
+    assert table_of(capsys) == TABLE
+    assert runs.pop(killed_at - 1) in runs[killed_at - 1 :], "the one that was killed, once more"
+    assert sorted(runs) == [(task, seed, 7) for task in ("a", "bb", "ccc") for seed in (0, 1)]
+    assert suite.main(command) == 0
+    assert len(runs) == 6
+
+
+def test_a_mean_waits_for_all_of_its_tasks():
+    tasks = {"natural": {"a": CONFIG, "bb": CONFIG}, "other": {"ccc": CONFIG}}
+    rows = [*suite.rows_of(tasks, {"a": [0.5, 0.7], "bb": [], "ccc": [0.25]})]
+    assert rows[1:] == [
+        ("natural", "bb", "–"),
+        ("other", "ccc", "25.00"),
+        ("natural", "mean", "–"),
+        ("other", "mean", "25.00"),
+        ("all", "mean", "–"),
+    ]
+
+
+def test_parts_together_do_all_and_the_last_has_the_table(
+    file, made, tmp_path, capsys, monkeypatch
+):
+    runs, _ = made
+    command = [file, f"--workdir={tmp_path}/w", "--seeds=2", f"--latex={tmp_path}/t.tex"]
+    monkeypatch.setenv("SLURM_ARRAY_TASK_MIN", "3")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_MAX", "4")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    assert suite.main(command) == 0
+    assert ["natural", "bb", "22.00"] in table_of(capsys), "of the one seed that is finished"
+    assert len(runs) == 3
+    assert suite.main([*command, "--share=2/2"]) == 0
+    assert table_of(capsys) == TABLE
+    assert len(set(runs)) == len(runs) == 6
+    assert r"natural & bb & 21.00 $\pm$ 1.41 \\" in (tmp_path / "t.tex").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        ("X = 1", (), "is no suite (KeyError('SUITE'))"),
+        (
+            "SUITE = {'g': {'a': 'tests/tiny.py'}, 'h': {'a': 'tests/tiny.py'}}",
+            (),
+            "each another one",
+        ),
+        ("SUITE = {'g': {'a/b': 'tests/tiny.py'}}", (), "without '/'"),
+        ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--config.seed=1",), "a suite sets it"),
+        ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--share=3/2",), "expected k/K"),
+        ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--config.best_metric=x",), "is not measured"),
+    ],
+)
+def test_a_mistake_is_one_message_and_code_2(made, tmp_path, capsys, content, flags, message):
+    (tmp_path / "suite.py").write_text(content)
+    assert suite.main([f"{tmp_path}/suite.py", f"--workdir={tmp_path}/w", *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_vtab_has_its_19_tasks_and_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tasks = suite.read_suite("configs/suites/vtab.py")
+    assert [len(group) for group in tasks.values()] == [7, 4, 8]
+    for group in tasks.values():
+        for config in group.values():
+            suite.load_config(config, [])
+
+
+def test_with_sweep_each_run_chooses_its_rate_first(file, made, monkeypatch, tmp_path):
+    swept = []
+
+    def choose(config, directory, *, stop, chosen):
+        swept.append((directory.rsplit("/", 2)[1], config.seed))
+        return {"step": 1, "eval/accuracy": 0.5}
+
+    monkeypatch.setattr(suite, "sweep", choose)
+    assert suite.main([file, f"--workdir={tmp_path}/w", "--seeds=1", "--sweep"]) == 0
+    assert swept == [("a", 0), ("bb", 0), ("ccc", 0)]
+    assert not made[0]
+
+
+@pytest.mark.parametrize("path", ["configs/suites/vtab.py", "configs/suites/transfer.py"])
+def test_the_suites_here_have_configs_that_load(path):
+    tasks = suite.trials_of(suite.read_suite(path), 1)
+    for trial in tasks:
+        assert load_config(trial.config, ["init=none"]).sweep.learning_rates
+
+
+def test_a_suite_of_real_runs(tmp_path, capsys):
+    tasks = {"digits": {"one": CONFIG, "two": CONFIG}}
+    (tmp_path / "suite.py").write_text(f"SUITE = {tasks!r}\n")
+    flags = [f"--workdir={tmp_path}/w", "--seeds=1", "--config.total_steps=1"]
+    assert suite.main([str(tmp_path / "suite.py"), *flags]) == 0
+    table = table_of(capsys)
+    assert table[1][1:] == ["one", table[2][-1]] == ["one", table[-1][-1]], "the same config twice"

@@ -1,0 +1,64 @@
+"""Pretrained weights against their published accuracy, fetched from a stand-in for the Hub."""
+
+import json
+
+import pytest
+
+import vit_jax
+from tests.models.filled import filled_model
+from vit_jax import evaluate, verify
+from vit_jax.weights import pretrained
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+NAME = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+OTHER = "vit_small_patch16_224.augreg_in21k_ft_in1k"
+SIZES = {"image_size": 8, "channels": 1, "width": 32, "depth": 1, "num_heads": 2, "mlp_width": 32}
+
+
+@pytest.fixture
+def hub_with_a_model(hub_server, tmp_path):
+    model = filled_model("ViT-Ti/2", num_classes=10, **SIZES)
+    vit_jax.save_model(model, tmp_path / "export", format="vit_jax")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir()}
+    hub_server.add(f"timm/{NAME}", files)
+    return hub_server
+
+
+def publish(monkeypatch, top1):
+    entries = [
+        entry._replace(top1=top1) if entry.timm_name == NAME else entry
+        for entry in pretrained.PRETRAINED
+    ]
+    monkeypatch.setattr(pretrained, "PRETRAINED", tuple(entries))
+
+
+def test_an_accuracy_is_compared_with_the_published_one(
+    hub_with_a_model, monkeypatch, tmp_path, capsys
+):
+    file = tmp_path / "results.json"
+    flags = ["--source=digits", "--split=test[:64]", f"--json={file}"]
+    assert evaluate.main([f"hf:timm/{NAME}", *flags]) == 0
+    accuracy = 100 * json.loads(file.read_text())[0]["accuracy"]
+    capsys.readouterr()
+
+    publish(monkeypatch, accuracy - 0.05)
+    assert verify.main([NAME, *flags]) == 0
+    printed = capsys.readouterr().out
+    assert f"{accuracy:.3f}" in printed
+    assert "+0.050" in printed
+    assert json.loads(file.read_text())[0]["model"] == f"hf:timm/{NAME}"
+    assert verify.main([f"hf:timm/{NAME}", "--tolerance=0.01", *flags]) == 1
+    # One that is not there does not keep the others from being measured.
+    assert verify.main([NAME, OTHER, *flags]) == 2
+    assert "+0.050" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("ViT-B/17", "are not known"), ("ViT-B/16 orig_in21k", "have no published top-1")],
+)
+def test_what_has_no_published_accuracy(name, message, capsys, monkeypatch):
+    entries = [entry for entry in pretrained.PRETRAINED if entry.tag != "orig_in21k_ft_in1k"]
+    monkeypatch.setattr(pretrained, "PRETRAINED", tuple(entries))
+    assert verify.main([name, "--source=digits"]) == 2
+    assert message in capsys.readouterr().err
