@@ -10,12 +10,16 @@ MUTATION_MINUTES ?= 20
 MUTATION_SEED ?= 0
 KILLS ?= 9
 UPDATES ?= 2000
+FUZZ_MINUTES ?= 5
 CAMPAIGN_SEED ?= 0
 
-.PHONY: demo test test-all mutate campaign lint format install clean
+.PHONY: demo figures test test-all test-versions mutate campaign lint format install clean
 
 demo: install
 	$(BIN)/python -m vit_jax.main --config=configs/digits.py --workdir=runs/digits
+
+figures: demo
+	$(BIN)/python docs/figures.py
 
 test: lint
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=worksteal
@@ -23,12 +27,16 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=worksteal -m ''
 
+test-versions: install
+	$(BIN)/python -m tests.versions $(VERSIONS)
+
 mutate: install
 	$(BIN)/python -m tests.mutation --mutants=$(MUTANTS) --minutes=$(MUTATION_MINUTES) --seed=$(MUTATION_SEED)
 
 campaign: install
 	$(BIN)/python -m tests.campaigns.chaos --kills=$(KILLS) --seed=$(CAMPAIGN_SEED)
 	$(BIN)/python -m tests.campaigns.leaks --updates=$(UPDATES)
+	$(BIN)/python -m tests.campaigns.fuzz --minutes=$(FUZZ_MINUTES) --seed=$(CAMPAIGN_SEED)
 
 lint: install
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ REQUIRED = [
     "clu>=0.0.12",
     "einops>=0.8",
     "etils[epath]>=1.12",
-    "flatbuffers>=24.3",  # jax.export serialises with it.
+    "flatbuffers>=24.3.25",  # jax.export serialises with it.
     "flax>=0.12.6,<0.13",  # NNX still changes between minor versions.
     "fsspec>=2024.6",
     "google-crc32c>=1.6",  # The checksums of TFRecord files.
@@ -36,6 +36,14 @@ REQUIRED = [
     "tensorboardX>=2.6.3",
     "tensorflow-datasets>=4.9.8",  # Its readers only: TensorFlow itself is never imported.
     "tqdm>=4.66",
+]
+DEVELOPMENT = [
+    "kubernetes-validate>=1.30",
+    "mypy>=2.4",
+    "pre-commit>=4",
+    "pytest-xdist>=3.6",
+    "pytest>=8",
+    "ruff>=0.9",
 ]
 
 CONFIGS = {"vit_jax.configs": "configs", "vit_jax.configs.suites": "configs/suites"}
@@ -64,13 +72,6 @@ setup(
         ],  # XLA's for NVIDIA, of jaxlib's version: it needs no GPU.
         "wandb": ["wandb>=0.19"],
         "mlflow": ["mlflow>=3"],
-        "dev": [
-            "kubernetes-validate>=1.30",
-            "mypy>=2.4",
-            "pre-commit>=4",
-            "pytest-xdist>=3.6",
-            "pytest>=8",
-            "ruff>=0.9",
-        ],
+        "dev": DEVELOPMENT,
     },
 )

@@ -1,15 +1,20 @@
-"""What images without labels are worth: Fashion-MNIST with labels for a few of its images.
+"""What images without labels, and a teacher, are worth: Fashion-MNIST with few labelled images.
 
     python -m vit_jax.main --config=configs/few_labels.py:masked_autoencoder --workdir=runs/mae
     python -m vit_jax.main --config=configs/few_labels.py:finetune,100 --workdir=runs/mae_100 \
         --config.init=runs/mae
     python -m vit_jax.main --config=configs/few_labels.py:scratch,100 --workdir=runs/scratch_100
+    python -m vit_jax.main --config=configs/few_labels.py:teacher --workdir=runs/teacher
+    python -m vit_jax.main --config=configs/few_labels.py:distillation,100 --workdir=runs/distilled_100 \
+        --config.init_teacher=runs/teacher
 
 Arguments: RUN[,LABELS[,SEED]]. RUN is masked_patches, masked_autoencoder or self_distillation: 20
-epochs of all 60,000 images without labels; finetune or scratch: 1,000 updates on LABELS images
-(1,000 by default), the SEED-th such part of the training set; all 10,000 test images are measured.
+epochs of all 60,000 images without labels; teacher: a larger model, 10 epochs with all labels; or
+finetune, scratch or distillation: 1,000 updates on LABELS images (1,000 by default), the SEED-th such
+part of the training set. Distillation is scratch but for its loss: the teacher's answers instead of
+labels. All 10,000 test images are measured.
 
-Expected: see docs/objectives.md.
+Expected: see docs/objectives.md. `benchmarks/few_labels.py` makes all the runs.
 """
 
 from ml_collections import ConfigDict
@@ -28,13 +33,15 @@ OBJECTIVES = {
         "local_views": 2,
     },
 }
+TEACHER = "teacher"
+FEW = ("finetune", "scratch", "distillation")
 BATCH_SIZE = 100
 
 
 def get_config(arguments: str = "masked_autoencoder") -> ConfigDict:
     """One of the runs, RUN[,LABELS[,SEED]]."""
     run, labels, seed = split_arguments(arguments, "RUN[,LABELS[,SEED]]")
-    choose(arguments, run, [*OBJECTIVES, "finetune", "scratch"])
+    choose(arguments, run, [*OBJECTIVES, TEACHER, *FEW])
     if not ((labels or "1000").isdecimal() and (seed or "0").isdecimal()):
         raise ConfigError(f"{arguments!r}: expected RUN[,LABELS[,SEED]], two whole numbers.")
     config = small_vit()
@@ -42,8 +49,12 @@ def get_config(arguments: str = "masked_autoencoder") -> ConfigDict:
     config.model.name = "ViT-Ti/4"  # 49 patches: enough to leave most of them out.
     if run in OBJECTIVES:
         without_labels(config, run)
+    elif run == TEACHER:
+        with_all_labels(config)
     else:
         with_few_labels(config, int(labels or 1000), finetune=run == "finetune")
+    if run == "distillation":
+        config.objective.name = "distillation"
     return config
 
 
@@ -57,6 +68,18 @@ def without_labels(config: ConfigDict, objective: str) -> None:
     config.warmup_epochs = 1.0
     config.eval_every_epochs = 5.0
     config.checkpoint_every_epochs = 5.0
+
+
+def with_all_labels(config: ConfigDict) -> None:
+    """A model twice as wide and half as deep again, on everything."""
+    config.model.width = 192
+    config.model.depth = 6
+    config.model.mlp_width = 384
+    config.data.train_crop = "pad(2)"
+    config.batch_size = 256
+    config.total_epochs = 10.0
+    config.warmup_epochs = 1.0
+    config.checkpoint_every_epochs = 1.0
 
 
 def with_few_labels(config: ConfigDict, num_labels: int, *, finetune: bool) -> None:

@@ -43,7 +43,10 @@ PRESETS = {
     "plain_vit": ["90", "150", "300"],
     "deit": list(deit.MODELS),
     "distill": [f"{model},deit" for model in deit.MODELS] + ["r50x1,patient"],
-    "few_labels": [*few_labels.OBJECTIVES, "finetune,100", "scratch,100,1"],
+    "few_labels": [
+        *(*few_labels.OBJECTIVES, few_labels.TEACHER),
+        *("finetune,100", "scratch,100,1", "distillation,100,2"),
+    ],
     "mae": [f"{model},{stage}" for model in mae.MODELS for stage in mae.STAGES],
     "masked_patches": [f"{model},{target}" for model in ("b16", "r50_b16") for target in TARGETS],
     "deit3": [f"{model},{epochs}" for epochs in deit3.TABLE for model in deit3.MODELS]

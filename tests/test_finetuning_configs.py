@@ -9,7 +9,7 @@ from vit_jax.data.images.transforms import preprocessing_of
 from vit_jax.data.sources.labels import LABELS
 from vit_jax.durations import durations
 from vit_jax.errors import ConfigError
-from vit_jax.recipes.models import ALL
+from vit_jax.recipes.models import ALL, resolution
 
 SMALL, LARGE = (0.001, 0.003, 0.01, 0.03), (0.003, 0.01, 0.03, 0.06)
 # Dataset, steps and rates of Table 4; warm-up of the authors' code; the development split's share;
@@ -161,6 +161,21 @@ def test_weights_are_on_the_hub_or_have_their_published_names(model, weights):
 def test_a_mixer_keeps_the_size_that_its_parameters_fix(model):
     for config in (finetune.get_config(f"{model},imagenet2012"), vtab.get_config(f"dtd,{model}")):
         assert model_options(config, 2).num_patches == 14 * 14  # As published, at 224 px.
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "expected"),
+    [
+        ("ViT-H/14", 384, 378),
+        ("ViT-H/14", 512, 504),  # 518 is nearer, and larger.
+        ("ViT-H/14", 518, 518),
+        ("ViT-B/32", 383, 352),
+        ("R26+ViT-S/32", 255, 224),
+        ("BiT-R50x1", 383, 383),
+    ],
+)
+def test_the_largest_size_that_patches_divide(name, size, expected):
+    assert resolution(name, size) == expected
 
 
 def test_a_folder_has_the_smallest_schedule_and_its_own_classes():

@@ -17,6 +17,8 @@ import jax
 import numpy as np
 import pytest
 
+from tests.objectives.test_distillation import save_teacher
+from tests.objectives.test_self_supervised_runs import SMALL_DECODER, SMALL_HEAD
 from tests.runs import EVERYTHING, LIMIT_SECONDS, connected, read_metrics, start, start_processes
 from tests.states import ITEMS
 from vit_jax import main
@@ -30,11 +32,14 @@ RANDOM = (
     "--config.objective.mixing.mixup_alpha=0.8",
     "--config.data.augmentation=random_erasing(0.3)",
 )
-CONFIG = (
-    *RANDOM,
-    "--config.model.width=128",  # So that the fsdp axis has something to split.
+WIDE = (  # So that the axes of the mesh have something to split.
+    "--config.model.width=128",
     "--config.model.mlp_width=512",
     "--config.model.num_heads=8",
+)
+CONFIG = (
+    *RANDOM,
+    *WIDE,
     "--config.ema_decay=0.9",
     "--config.checkpoint_every_steps=5",
     "--config.keep_checkpoints=10",
@@ -169,6 +174,39 @@ def test_a_run_resumes_on_another_number_of_processes(trained, tmp_path, before,
     forget_after(workdir, 5)
     train(after, workdir, *mesh)
     assert_same_run(read_metrics(workdir), read_metrics(trained(1, DATA)))
+
+
+OBJECTIVES = {
+    "masked_patches": {"corruption_rate": 0.3},
+    "masked_autoencoder": SMALL_DECODER,
+    "self_distillation": {**SMALL_HEAD, "local_size": 4},
+    "distillation": {"mixing.mixup_alpha": 0.8},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_objectives_corrupt_and_cut_alike_on_any_number_of_processes(name, tmp_path):
+    options = {f"objective.{key}": value for key, value in OBJECTIVES[name].items()}
+    options |= {"objective.name": name, "total_steps": 4, "eval_every_steps": 2}
+    if name == "distillation":
+        wide = {"width": 128, "mlp_width": 512, "num_heads": 8}
+        options["init_teacher"] = save_teacher(tmp_path / "teacher.npz", **wide)
+    flags = ["--config=tests/tiny.py", *WIDE]
+    flags += [f"--config.{key}={value}" for key, value in options.items()]
+    assert main.main([*flags, f"--workdir={tmp_path / 'alone'}"]) == 0
+    expected = read_metrics(tmp_path / "alone")
+    for num_processes, mesh in ((2, DATA), (2, FSDP), (4, MIXED)):
+        workdir = tmp_path / f"{num_processes}{len(mesh)}"
+        codes, outputs = finish(
+            start_processes(num_processes, *flags, *mesh, f"--workdir={workdir}")
+        )
+        assert codes == [0] * num_processes, outputs
+        for key in ("train/loss", "eval/loss"):
+            values, wanted = (
+                [r[key] for r in rs if key in r] for rs in (read_metrics(workdir), expected)
+            )
+            np.testing.assert_allclose(values, wanted, rtol=0, atol=TOLERANCE, err_msg=key)
 
 
 ORDER = """

@@ -117,6 +117,10 @@ def test_suggestions_start_from_what_the_config_does_already(topology, planned):
     split = dataclasses.replace(planned, mesh={"data": 1, "fsdp": 8, "tensor": 1})
     config.mesh.update({"data": 1, "fsdp": -1, "tensor": 1})
     assert not any(len(changes) == 2 for changes in suggestions(config, topology, split))
+    config.optimizer.accumulation_steps = 2
+    *_, last = suggestions(config, topology, split)
+    micro = [changes[-1] for changes in suggestions(config, topology, split) if len(changes) > 1]
+    assert micro == [last[-1]] == ["optimizer.accumulation_steps=4"]
 
 
 def test_a_state_that_is_too_large_needs_more_than_recomputation(topology, planned):

@@ -15,7 +15,7 @@ TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 # Modules and rooms of the package, each above all that it may import. A new file of the package's
 # own folder finds its level here; one in a room has the room's.
 LEVELS = (
-    "choices class_mapping console durations errors escaping figures grammar hub kinds model_file nested parameters records sections signals storage tables writers",
+    "choices class_mapping console durations errors escaping figures grammar hub kinds model_file nested pages parameters records sections signals storage tables writers",
     "devices models",
     "digests network",
     "checkpoint_errors",
@@ -25,10 +25,14 @@ LEVELS = (
     "config",
     "earlier",
     "averaging config_file evaluation_files inference model_card prediction_files recipes",
+    "analysis",
+    "reports",
     "training",
     "train",
+    "studies",
     "command_line",
-    "benchmark compare deduplicate embed evaluate export main plan predict suite sweep verify",  # The commands.
+    # The commands.
+    "analyze benchmark compare deduplicate embed evaluate export main plan predict report study suite sweep verify",
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 COMMANDS = len(LEVELS) - 1

@@ -64,6 +64,7 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
         del key
         return nnx.merge(graphdef, params)(images)
 
+    forward.options = model.options
     mesh = mesh_of(1)
     state = TrainState(jnp.int32(0), params, transformation.init(params), None)
     state = jax.device_put(state, sharding.replicated(mesh))

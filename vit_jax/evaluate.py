@@ -262,26 +262,26 @@ def evaluate(tasks: Sequence[Task], flags: argparse.Namespace) -> Result:
     loaded = [load_task(each, flags, needs_head=needs_head) for each in tasks]
     first, stopwatch = loaded[0], Stopwatch()
     setting, params = open_setting(task, [each.model for each in loaded], flags, stopwatch)
+    evaluators = asked_evaluators(flags, setting.loss)
     frozen: dict[str, Any] = {}
-    if flags.evaluators and first.step is not None and isinstance(setting.network, Network):
-        setting, params, frozen = with_objective(
-            setting, params, task.model, first.step, ema=first.ema
-        )
+    step = first.step if isinstance(setting.network, Network) else None  # Of a run's own model.
+    if step is not None and any(evaluator.NEEDS_OBJECTIVE for evaluator in evaluators):
+        setting, params, frozen = with_objective(setting, params, task.model, step, ema=first.ema)
     metrics: dict[str, float] = {}
     try:
-        for evaluator in asked_evaluators(flags, setting.loss):
+        for evaluator in evaluators:
             start = time.monotonic()
             results = evaluator.bind(setting)(params, frozen)
             seconds = time.monotonic() - start
             prefix = evaluator.prefix
             metrics |= {f"{prefix}/{name}": value for name, value in results.numbers.items()}
             write_pictures(flags.pictures, prefix, results)
-            if first.step is not None and isinstance(setting.network, Network):
+            if step is not None:
                 record = describe_result(
                     evaluator,
                     task.data,
                     results.numbers,
-                    step=first.step,
+                    step=step,
                     averaged=first.ema,
                     seconds=seconds,
                 )

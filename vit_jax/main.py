@@ -36,6 +36,7 @@ from vit_jax.config_file import chosen_keys, describe, load_config
 from vit_jax.console import python_command
 from vit_jax.digests import go_back
 from vit_jax.errors import ConfigError
+from vit_jax.model_file import FILE_NAME, read_model_file
 from vit_jax.training import claim
 from vit_jax.training.preemption import stop_signal
 from vit_jax.training.resuming import has_checkpoints
@@ -122,22 +123,35 @@ def main(arguments: Sequence[str]) -> int:
 def summary(results: dict[str, float], workdir: str) -> str:
     """A finished run's result, the paths of its files, and how to go on from it."""
     headline = f"Done after {results['step']:,} updates."
-    if "eval/accuracy" in results:
+    classifies = has_head(workdir)
+    if classifies and "eval/accuracy" in results:
         count, accuracy = results["eval/count"], results["eval/accuracy"]
         headline += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}"
         average = results.get("eval_ema/accuracy")
         headline += "." if average is None else f", of the averaged parameters {average:.2%}."
-    predict = python_command("-m", "vit_jax.predict", workdir)
+    command = python_command("-m", f"vit_jax.{'predict' if classifies else 'embed'}", workdir)
+    use = (
+        {"classify pictures": f"{command} FILE..."}
+        if classifies
+        else {"embed pictures": f"{command} FILE... --output=FILE.npy"}
+    )
     rows = {
         f"{workdir}/metrics.jsonl": f"every number above, and in {workdir}/tensorboard",
         f"{workdir}/checkpoints": f"the weights, with {workdir}/model.json",
         **best_checkpoint(workdir),
-        "classify pictures": f"{predict} FILE...",
+        **use,
         "in Python": f"model = vit_jax.load_model({workdir!r})",
         "train on from here": f"{shlex.quote(f'--config.init={workdir}')} with another config and workdir",
     }
     width = max(map(len, rows))
     return "\n".join([headline, *(f"  {what:{width}}  {how}" for what, how in rows.items())])
+
+
+def has_head(workdir: str) -> bool:
+    """Whether a run's model tells classes apart, or values; true where its file is missing."""
+    if not storage.exists(storage.join(workdir, FILE_NAME)):
+        return True
+    return bool(read_model_file(workdir).options["num_classes"])
 
 
 def best_checkpoint(workdir: str) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Accuracy and loss over whole splits, against NumPy over all images at once."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.states import mesh_of
 from vit_jax.devices import sharding
-from vit_jax.evaluators.classification import ClassificationMeans
+from vit_jax.evaluators.classification import Classification, ClassificationMeans
 from vit_jax.objectives.losses import LOSSES
 
 
@@ -115,6 +117,8 @@ def test_top_5_is_reported_above_five_classes(num_classes, has_top5):
     if not has_top5:
         del expected["top5_accuracy"]
     assert found == pytest.approx(expected, rel=1e-5)
+    setting = types.SimpleNamespace(data=types.SimpleNamespace(num_classes=num_classes))
+    assert set(Classification().metrics(setting)) == set(found), "what a run may call the best by"
 
 
 @pytest.mark.parametrize("axes", [{"data": 8}, {"data": 2, "fsdp": 4}, {"data": 4, "tensor": 2}])

@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 from tests import tiny
 from tests.runs import read_metrics
+from tests.stages import Setup, mesh_of
 from vit_jax import train
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.errors import ConfigError, NonFiniteLossError
@@ -96,3 +98,32 @@ def test_a_best_metric_that_nobody_measures_fails_at_the_start(config, metric, t
     with pytest.raises(ConfigError, match=r"is not measured in this run.*fragile/sum"):
         train.run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Precise:
+    """An objective that notes the precision that it is asked for."""
+
+    values = ()
+
+    def __init__(self):
+        self.seen = []
+
+    def prepare(self, batch, seed, step):
+        return batch
+
+    def loss(self, params, frozen, batch, key):
+        self.seen.append(jax.config.jax_default_matmul_precision)
+        return jnp.zeros(len(batch["mask"])), {}
+
+    def pictures(self, params, frozen, batch):
+        return self.loss(params, frozen, batch, None)[1].get("none")
+
+
+def test_an_objective_is_measured_in_the_precision_that_it_is_trained_in():
+    experiment = Setup(tiny.get_config(), mesh_of(1)).experiment
+    setting = experiment.setting(experiment.config.data)
+    (evaluator,) = read_evaluators("objective")
+    objective = Precise()
+    measured = evaluator.bind(dataclasses.replace(setting, objective=objective))({}, {})
+    assert measured.numbers == {"loss": 0.0, "count": 360}
+    assert objective.seen == ["highest", "highest"]  # The loss's program, and the pictures'.

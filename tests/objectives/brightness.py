@@ -39,6 +39,7 @@ class BrightnessError(Evaluator):
     """The mean error over a split."""
 
     NAME = "brightness"
+    NEEDS_OBJECTIVE = True
 
     def metrics(self, setting):
         return ("error",)

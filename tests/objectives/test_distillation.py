@@ -1,5 +1,7 @@
 """Distillation against numpy; teachers of another size, order of classes, normalisation, type."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import vit_jax
 from tests import tiny
 from tests.runs import read_metrics
 from tests.stages import Setup, mesh_of
-from vit_jax import train
+from vit_jax import evaluate, train
 from vit_jax.checkpoint import restore_params
 from vit_jax.errors import ConfigError
 from vit_jax.model_file import Preprocessing
@@ -136,9 +138,43 @@ def test_it_trains_resumes_and_leaves_the_teacher_alone(teacher, tmp_path):
     assert "teacher" not in restore_params(whole, 4)
 
     setup = Setup(make_config(teacher), mesh_of(8, data=2, fsdp=4))
+    held = jax.tree.leaves(setup.experiment.objective.frozen())
+    assert all(isinstance(leaf, np.ndarray) for leaf in held), "no device has it twice"
     before = jax.device_get(setup.frozen)
     setup.run()
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(setup.frozen), before)
+
+
+def test_a_student_outlives_its_teacher(tmp_path, capsys):
+    path = save_teacher(tmp_path / "teacher.npz")
+    config = make_config(path, total_steps=1)
+    train.run(config, tmp_path / "run")
+    (tmp_path / "teacher.npz").unlink()
+    student = str(tmp_path / "run")
+    file = tmp_path / "results.json"
+    assert evaluate.main([student, "--evaluators=classification | knn", f"--json={file}"]) == 0
+    assert {"eval/accuracy", "knn/accuracy"} <= json.loads(file.read_text())[0]["metrics"].keys()
+    assert evaluate.main([student, "--evaluators=objective"]) == 2
+    assert path in capsys.readouterr().err
+
+
+def test_a_teacher_on_the_hub_is_not_fetched_to_look_at_a_run(hub_server, tmp_path):
+    save_teacher(tmp_path / "teacher.npz")
+    hub_server.add("user/teacher", {"teacher.npz": (tmp_path / "teacher.npz").read_bytes()})
+    config = make_config("hf:user/teacher")
+    with pytest.raises(ConfigError, match=r"the teacher .* is not here: .*load_model"):
+        train.run(config, tmp_path / "run", dry_run=True)
+    assert not hub_server.asked()
+    vit_jax.load_model("hf:user/teacher")
+    asked = len(hub_server.asked())
+    train.run(config, tmp_path / "run", dry_run=True)
+    assert len(hub_server.asked()) == asked
+
+
+def test_a_teacher_without_a_use_is_refused(teacher, tmp_path):
+    config = make_config(teacher, **{"objective.name": "classification"})
+    with pytest.raises(ConfigError, match="Classification has no teacher"):
+        train.run(config, tmp_path, dry_run=True)
 
 
 def test_its_digest_tells_teachers_apart(teacher, tmp_path):

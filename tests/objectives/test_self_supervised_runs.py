@@ -1,15 +1,20 @@
 """Runs of the objectives without labels: resumed, on every mesh, measured, fine-tuned from."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 import vit_jax
 from tests import tiny
 from tests.runs import read_metrics
 from tests.stages import Setup, mesh_of
-from vit_jax import train
+from vit_jax import evaluate, main, predict, train
 from vit_jax.checkpoint import restore_params
+from vit_jax.errors import ConfigError
+from vit_jax.training.beginning import find_beginning
 from vit_jax.weights.loading import fit_weights, read_initial_weights
 
 SMALL_DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
@@ -55,6 +60,68 @@ def test_it_resumes_bit_for_bit_and_measures_itself(whole, tmp_path):
     assert [record["step"] for record in records] == [2, 4]
     assert records[-1]["eval/loss"] == read_metrics(tmp_path)[-1]["eval/loss"]
     assert records[-1]["eval/count"] == 360
+
+
+def test_it_is_evaluated_without_a_head(whole, tmp_path):
+    _, folder = whole
+    file = tmp_path / "results.json"
+    arguments = ["--evaluators=objective | knn(k=1)", "--batch_size=32", f"--json={file}"]
+    assert evaluate.main([str(folder), *arguments]) == 0
+    metrics = json.loads(file.read_text())[0]["metrics"]
+    assert metrics["eval/loss"] == pytest.approx(read_metrics(folder)[-1]["eval/loss"], rel=1e-5)
+    assert metrics["knn/accuracy"] > 0.15  # Pixels through random weights tell digits apart.
+    said = main.summary(read_metrics(folder)[-1], str(folder))
+    assert "vit_jax.embed" in said
+    assert "predict" not in said
+    assert "Accuracy" not in said
+
+
+def test_a_model_without_a_head_is_refused_where_classes_are_needed(tmp_path, capsys):
+    model, picture = tmp_path / "model.npz", tmp_path / "picture.png"
+    options = {"width": 8, "depth": 1, "num_heads": 1, "mlp_width": 8, "num_classes": 0}
+    vit_jax.save_model(vit_jax.create_model("ViT-Ti/4", image_size=8, channels=1, **options), model)
+    Image.new("L", (8, 8)).save(picture)
+    measured = [str(model), "--source=digits"]
+    for command, arguments in (
+        (evaluate, measured),
+        (evaluate, [*measured, "--evaluators=knn | classification(name='c')"]),
+        (predict, [str(model), str(picture)]),
+    ):
+        assert command.main(arguments) == 2
+        assert "has no head" in capsys.readouterr().err
+
+
+def test_another_objectives_own_parameters_are_not_taken_for_its_own(whole):
+    """A decoder's [mask] may have the shape of an embedding's; names and shapes say nothing."""
+    name, folder = whole
+    other = "masked_autoencoder" if name == "masked_patches" else "masked_patches"
+    for objective, status in ((name, "loaded"), (other, "fresh")):
+        config = make_config(objective)
+        config.init = str(folder)
+        experiment = Setup(config, mesh_of(1)).experiment
+        beginning = find_beginning(config, "", experiment.dataset).fitted(experiment)
+        fresh = [
+            isinstance(leaf, jax.ShapeDtypeStruct)
+            for leaf in jax.tree.leaves(beginning.params["objective"])
+        ]
+        assert fresh == [status == "fresh"] * len(fresh)
+        assert isinstance(beginning.params["norm"]["scale"], np.ndarray)
+
+
+def test_evaluators_of_classes_are_refused_at_the_start(tmp_path):
+    config = make_config("masked_patches")
+    config.evaluators = "objective | classification(name='c')"
+    with pytest.raises(ConfigError, match=r"'c' needs a model that tells classes apart.*probe"):
+        train.run(config, tmp_path, dry_run=True)
+
+
+@pytest.mark.parametrize("name", ["masked_patches", "masked_autoencoder"])
+@pytest.mark.parametrize("layer", [{"pooling": "attention"}, {"representation_size": 8}])
+def test_layers_that_nothing_would_train_are_refused(name, layer, tmp_path):
+    config = make_config(name)
+    config.model.update(layer)
+    with pytest.raises(ConfigError, match=f"{name}.* trains no layers of pooling"):
+        train.run(config, tmp_path, dry_run=True)
 
 
 def test_a_mesh_and_micro_batches_train_alike(whole):

@@ -37,6 +37,7 @@ def reference(name, params, gradients, *, weight_decay=0.0, clip=0.0):
         rate = 0.1 * warmup * (1 + np.cos(np.pi * progress)) / 2
         for key, g in gradient.items():
             g = g * min(1, clip / norm) if clip else g
+            decayed = key.endswith("/kernel")
             if name in ("adamw", "lamb"):
                 first[key] = 0.9 * first[key] + 0.1 * g
                 second[key] = 0.999 * second[key] + 0.001 * g**2
@@ -47,16 +48,19 @@ def reference(name, params, gradients, *, weight_decay=0.0, clip=0.0):
                 direction = np.sign(0.9 * first[key] + 0.1 * g)
                 first[key] = 0.99 * first[key] + 0.01 * g
             else:
+                if name == "lars" and decayed:
+                    g = g + weight_decay * params[key]
+                    g = g * 0.001 * trust_ratio(params[key], g)
                 direction = first[key] = 0.9 * first[key] + g
-            decayed = key.endswith("/kernel")
-            direction = direction + weight_decay * params[key] * decayed
+            if name != "lars":
+                direction = direction + weight_decay * params[key] * decayed
             if name == "lamb" and decayed:
                 direction = direction * trust_ratio(params[key], direction)
             params[key] = params[key] - rate * direction
     return params
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "lamb"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "lamb", "lars"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_five_updates_are_the_formulas(name, options):
     params, gradients = random_tree(0), [random_tree(seed) for seed in range(1, STEPS + 1)]
@@ -79,7 +83,7 @@ def test_a_small_gradient_is_not_clipped():
     jax.tree.map(np.testing.assert_array_equal, clipped, free)
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "lamb"])
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n not in ("lamb", "lars")])
 def test_a_zero_gradient_shrinks_kernels_and_nothing_else(name):
     params = random_tree(0)
     zeros = [jax.tree.map(np.zeros_like, params)]

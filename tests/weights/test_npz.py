@@ -173,6 +173,17 @@ def test_big_visions_layouts_come_back_under_the_published_names(tmp_path):
         assert_same_tensors(dict(file), tensors)
 
 
+def test_big_visions_class_token_has_no_position(tmp_path):
+    """Its tables have a row for each patch alone."""
+    tensors = golden("vit_token")["params"]
+    table = tensors.pop("Transformer/posembed_input/pos_embedding")
+    model = vit_jax.load_model(
+        write_npz(tmp_path / "in.npz", {**tensors, "pos_embedding": table[:, 1:]})
+    )
+    assert (model.options.has_class_token, model.options.prefix_positions) == (True, False)
+    np.testing.assert_array_equal(parameters(model)["position_embedding"], table[:, 1:])
+
+
 def published_bit(tensors):
     """Big Vision's pre-activation ResNet under the names of BiT's own files."""
     renamed = {}

@@ -11,6 +11,7 @@ here.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from vit_jax.checkpoint import AVERAGED
 from vit_jax.errors import ConfigError
@@ -23,6 +24,7 @@ from vit_jax.evaluators.objective import ObjectiveLoss
 from vit_jax.evaluators.probe import LinearProbe
 from vit_jax.evaluators.regression import Regression
 from vit_jax.grammar import parse
+from vit_jax.models.base import ModelOptions
 
 EVALUATORS: dict[str, type[Evaluator]] = {
     "classification": Classification,
@@ -38,6 +40,17 @@ EVALUATORS: dict[str, type[Evaluator]] = {
     "imagenet_v2": V2,
     "objectnet": ObjectNet,
 }
+
+
+def check_head(evaluators: Iterable[Evaluator], options: ModelOptions) -> None:
+    """Raises ConfigError if one of them measures classes, and the model has no head."""
+    headless = [name for name, kind in EVALUATORS.items() if not kind.NEEDS_HEAD]
+    for evaluator in evaluators:
+        if evaluator.NEEDS_HEAD and not options.num_classes:
+            raise ConfigError(
+                f"the evaluator {evaluator.prefix!r} needs a model that tells classes apart, and this "
+                f"one has no head: fine-tune it, or choose among {', '.join(headless)}."
+            )
 
 
 def read_evaluators(text: str) -> tuple[Evaluator, ...]:

@@ -23,7 +23,8 @@ class Setting:
       network: the model, as a function of its parameters.
       data: opens the splits that evaluators name.
       loss: of `vit_jax.objectives.losses`, where an evaluator measures one.
-      objective: the run's `vit_jax.objectives.base.Objective`; None outside a run.
+      objective: the run's `vit_jax.objectives.base.Objective`; None outside a run, and where no
+        evaluator needs it.
     """
 
     network: Network
@@ -59,11 +60,18 @@ class Evaluator:
       train_split: of protocols that fit something to features; empty: the run's own.
       split: to measure on; empty: the source's evaluation split.
       every_steps: how often, in updates, besides the end; 0: as `config.eval_every_steps` says.
+
+    Subclasses set:
+      NAME: of the results, where none is set.
+      VERSION: of the protocol: another one may give other numbers.
+      NEEDS_HEAD: whether a model must tell classes apart.
+      NEEDS_OBJECTIVE: whether `setting.objective` is looked at, and so must be had after a run too.
     """
 
-    NAME: ClassVar[str] = ""  # Where none is set.
-    VERSION: ClassVar[int] = 1  # Of its protocol: another one may give other numbers.
-    NEEDS_HEAD: ClassVar[bool] = True  # Whether a model must tell classes apart.
+    NAME: ClassVar[str] = ""
+    VERSION: ClassVar[int] = 1
+    NEEDS_HEAD: ClassVar[bool] = True
+    NEEDS_OBJECTIVE: ClassVar[bool] = False
 
     name: Text = ""
     source: Text = ""

@@ -109,6 +109,22 @@ class Classification(Evaluator):
         """See `Evaluator.bind`."""
         check_ending(self.rows)
         labelled = self.open(setting)
+        inspecting = bool(self.detailed or self.per_class or self.rows or self.worst)
+        judged = self.judge_all(setting, labelled, inspecting=inspecting)
+
+        def measure(params: dict, frozen: dict) -> Results:
+            del frozen
+            numbers, found = judged(params)
+            if found is None or not numbers["count"]:
+                return Results(numbers)
+            return self._look_closer(numbers, found, labelled)
+
+        return measure
+
+    def judge_all(
+        self, setting: Setting, labelled: LabelledSplit, *, inspecting: bool
+    ) -> Callable[[dict], tuple[dict[str, float], Answers | None]]:
+        """The means over all images, by parameters; `inspecting`, each image's answer too."""
         split, groups = labelled.split, labelled.groups
         everywhere = sharding.replicated(setting.network.mesh)
 
@@ -116,13 +132,11 @@ class Classification(Evaluator):
             found = answers(logits, batch, setting.loss, groups)
             return jax.tree.map(lambda array: sharding.constrain(array, everywhere), found)
 
-        inspecting = self.detailed or self.per_class or self.rows or self.worst
         means = ClassificationMeans(
             setting.network, LOSSES[setting.loss], groups, inspect if inspecting else None
         )
 
-        def measure(params: dict, frozen: dict) -> Results:
-            del frozen
+        def judged(params: dict) -> tuple[dict[str, float], Answers | None]:
             with contextlib.closing(split.batches()) as batches:
                 totals, inspected = means.totals(params, batches)
             if totals["not_finite"]:
@@ -134,11 +148,9 @@ class Classification(Evaluator):
             if not self.HAS_LOSS:
                 del totals["loss"]
             numbers = {**means_of(totals), **split.count_skipped(int(totals["readable"]))}
-            if not inspecting or not numbers["count"]:
-                return Results(numbers)
-            return self._look_closer(numbers, Answers(*inspected), labelled)
+            return numbers, Answers(*inspected) if inspected else None
 
-        return measure
+        return judged
 
     def _look_closer(
         self, numbers: dict[str, float], found: Answers, labelled: LabelledSplit

@@ -32,6 +32,8 @@ class ObjectiveLoss(Evaluator):
     """
 
     NAME: ClassVar[str] = "eval"
+    NEEDS_HEAD: ClassVar[bool] = False
+    NEEDS_OBJECTIVE: ClassVar[bool] = True
 
     seed: Count = 0
 
@@ -52,7 +54,8 @@ class ObjectiveLoss(Evaluator):
         @jax.jit
         def sums(params: dict, frozen: dict, batch: dict, number: jax.Array) -> dict:
             batch = objective.prepare(batch, self.seed, number)
-            losses, auxiliary = objective.loss(params, frozen, batch, None)
+            with setting.network.options.in_precision():  # As in training.
+                losses, auxiliary = objective.loss(params, frozen, batch, None)
             values = {"loss": losses, **{name: auxiliary[name] for name in objective.values}}
             mask = batch["mask"]
             totals = {name: jnp.sum(value, where=mask) for name, value in values.items()}
@@ -62,7 +65,8 @@ class ObjectiveLoss(Evaluator):
         def draw(params: dict, frozen: dict, batch: dict) -> jax.Array | None:
             prepared = objective.prepare(batch, self.seed, 0)
             first = jax.tree.map(lambda x: x[:NUM_PICTURES], prepared)
-            pictures = objective.pictures(params, frozen, first)
+            with setting.network.options.in_precision():
+                pictures = objective.pictures(params, frozen, first)
             replicated = sharding.replicated(setting.network.mesh)
             return (
                 jax.lax.with_sharding_constraint(pictures, replicated)

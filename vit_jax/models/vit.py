@@ -205,10 +205,14 @@ class ViTOptions(PatchOptions):
 
     def encoder_macs(self) -> int:
         """Multiply-accumulates of the blocks."""
+        return self.sequence_macs(self.num_tokens)
+
+    def sequence_macs(self, num_tokens: int) -> int:
+        """Multiply-accumulates of the blocks on a sequence of another length."""
         mlp_layers = 3 if self.mlp == SWIGLU else 2
-        dense = self.num_tokens * (4 * self.width**2 + mlp_layers * self.width * self.mlp_width)
+        dense = num_tokens * (4 * self.width**2 + mlp_layers * self.width * self.mlp_width)
         products = 3 if self.positions == RELATIVE else 2
-        return self.depth * (dense + products * self.num_tokens**2 * self.width)
+        return self.depth * (dense + products * num_tokens**2 * self.width)
 
     def pooling_macs(self) -> int:
         """Multiply-accumulates of attention pooling; the other kinds have none."""

@@ -15,6 +15,9 @@ from vit_jax.network import Network
 Batch = dict[str, jax.Array]  # image uint8 [B, H, W, C], label, index int32 [B], mask bool [B], ...
 Auxiliary = dict[str, jax.Array]  # named values of each example, [B] or [B, ...]
 
+FORWARD_FLOPS = 2  # Of a multiply-accumulate;
+TRAINING_FLOPS = 6  # with its backward pass, which takes twice as many.
+
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
@@ -49,6 +52,7 @@ class Objective:
       BEST_METRIC: what the best checkpoint has most of; with "-" before it: least of.
       CLASSIFIES: whether it trains the model's head; else the model has none.
       WEIGHS_CLASSES: whether `loss` heeds `labels.weights`.
+      HAS_TEACHER: whether it learns from the model that `config.init_teacher` names.
     """
 
     @dataclasses.dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Objective:
     BEST_METRIC: ClassVar[str] = "eval/accuracy"
     CLASSIFIES: ClassVar[bool] = True
     WEIGHS_CLASSES: ClassVar[bool] = False
+    HAS_TEACHER: ClassVar[bool] = False
 
     def __init__(self, options: Any, network: Network, labels: Labels, teacher: str = ""):
         """Allocates nothing.
@@ -76,6 +81,15 @@ class Objective:
             raise ConfigError(
                 f"config.data.class_weights: {type(self).__name__} does not weigh classes: leave it "
                 "out, or set --config.data.sampling."
+            )
+        if self.HAS_TEACHER and not teacher:
+            raise ConfigError(
+                f"{type(self).__name__} needs a teacher: name its weights by --config.init_teacher."
+            )
+        if teacher and not self.HAS_TEACHER:
+            raise ConfigError(
+                f"config.init_teacher={teacher}: {type(self).__name__} has no teacher: leave it out, "
+                "or set --config.objective.name=distillation."
             )
         self.options, self.network, self.labels = options, network, labels
         self.teacher = teacher
@@ -135,6 +149,13 @@ class Objective:
         go to `update` only.
         """
         raise NotImplementedError
+
+    def training_flops(self) -> int:
+        """FLOPs of one image's loss and its gradient: products alone, and none of them twice.
+
+        Plans and `train/mfu` are reckoned by it.
+        """
+        return TRAINING_FLOPS * self.network.options.macs()
 
     def update(self, state: dict, params: dict, auxiliary: dict) -> dict:
         """The next `state`, after an update.

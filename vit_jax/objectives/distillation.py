@@ -16,23 +16,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, UserError
 from vit_jax.kinds import Fraction, Positive, Share, one_of
 from vit_jax.models.vit import VisionTransformer
 from vit_jax.network import Network
 from vit_jax.objectives import mixing
-from vit_jax.objectives.base import Auxiliary, Batch, Labels, Objective
+from vit_jax.objectives.base import FORWARD_FLOPS, Auxiliary, Batch, Labels, Objective
 from vit_jax.objectives.losses import make_targets, softmax_cross_entropy
 from vit_jax.parameters import named_leaves
 from vit_jax.weights.loading import load_model
+
+logger = logging.getLogger(__name__)
 
 SOFT, HARD = "soft", "hard"
 TEACHER = "teacher"
@@ -40,6 +43,8 @@ TEACHER = "teacher"
 
 class Distillation(Objective):
     """The labels' loss and the teacher's, weighted."""
+
+    HAS_TEACHER: ClassVar[bool] = True
 
     @dataclasses.dataclass(frozen=True)
     class Options:
@@ -54,27 +59,34 @@ class Distillation(Objective):
 
     def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
         super().__init__(options, network, labels, teacher)
-        if not teacher:
-            raise ConfigError(
-                "config.objective.name='distillation' needs a teacher: name its weights by "
-                "--config.init_teacher."
-            )
         if labels.several or labels.numeric:
             raise ConfigError(
                 "config.objective.name='distillation' expects one class an image, and the data has "
                 "images with several, or with numbers."
             )
-        model: Any = load_model(teacher, dtype=options.teacher_dtype)
+        self._warn_of_a_head_without_a_loss()
+        model = _load_teacher(teacher, options.teacher_dtype)
         structure, params = nnx.split(model)
         self._order = _order_of_classes(model, labels, teacher)
         self._teacher = Network(structure, model.options, model.preprocessing, network.mesh)
-        self._params = nnx.to_pure_dict(params)
+        # In the host's memory: the devices have them once, split as the student's are.
+        self._params = jax.device_get(nnx.to_pure_dict(params))
         if model.options.channels != network.options.channels:
             raise ConfigError(
                 f"config.init_teacher={teacher} sees {model.options.channels} channels, and the "
                 f"student {network.options.channels}: they see the same images."
             )
         self._encode = functools.partial(make_targets, num_classes=labels.num_classes)
+
+    def _warn_of_a_head_without_a_loss(self) -> None:
+        weight = self.options.teacher_weight
+        if getattr(self.network.options, "distillation_token", False) and weight in (0, 1):
+            logger.warning(
+                "config.objective.teacher_weight=%g and model.distillation_token: the %s token's head "
+                "learns from nothing, and half of the logits are its own.",
+                weight,
+                "class" if weight else "distillation",
+            )
 
     def frozen(self) -> dict:
         """The teacher's parameters."""
@@ -116,6 +128,10 @@ class Distillation(Objective):
         """The parts of the loss, and the agreement."""
         return ("label_loss", "teacher_loss", "agreement")
 
+    def training_flops(self) -> int:
+        """Those of the student, and of the teacher's forward pass."""
+        return super().training_flops() + FORWARD_FLOPS * self._teacher.options.macs()
+
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The mixed images, and their targets [B, K] before smoothing."""
         return mixing.mixed_images(batch), mixing.mixed_targets(batch, self._encode)
@@ -151,6 +167,13 @@ class Distillation(Objective):
             return outputs["logits"], outputs["logits"]
         apart = model.classify_apart(outputs["pre_logits"])
         return apart[:, 0], apart[:, 1]
+
+
+def _load_teacher(teacher: str, dtype: str) -> Any:
+    try:
+        return load_model(teacher, dtype=dtype)
+    except UserError as error:
+        raise type(error)(f"config.init_teacher: {error}") from error
 
 
 def divergence(taught: jax.Array, said: jax.Array, temperature: float) -> jax.Array:

@@ -24,7 +24,7 @@ from vit_jax.models.positions import sincos_2d
 from vit_jax.models.vit import Block, ViTOptions
 from vit_jax.network import Network
 from vit_jax.objectives import patch_pixels
-from vit_jax.objectives.base import Auxiliary, Batch, Labels, Objective
+from vit_jax.objectives.base import TRAINING_FLOPS, Auxiliary, Batch, Labels, Objective
 from vit_jax.parameters import OBJECTIVE
 
 STREAM = 0x3AE0  # Keeps its random keys apart from all others of the seed.
@@ -105,6 +105,7 @@ class MaskedAutoencoder(Objective):
     def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
         super().__init__(options, network, labels, teacher)
         self.model = patch_pixels.require_sequence(network.options, "masked_autoencoder")
+        patch_pixels.refuse_layers_of_pooling(self.model, "masked_autoencoder")
         self.patch = patch_pixels.pixels_of_a_patch(self.model)
         count = self.model.num_patches
         self.num_masked = min(count - 1, max(1, round(options.mask_ratio * count)))
@@ -113,6 +114,7 @@ class MaskedAutoencoder(Objective):
                 "config.objective.name='masked_autoencoder': this model has one patch an image, and "
                 "none to leave out: choose a smaller model.patch_size."
             )
+        self.decoder_options = self._decoder_options()
         self.decoder = nnx.split(nnx.eval_shape(lambda: self._make_decoder(jax.random.key(0))))[0]
 
     def init(self, key: jax.Array) -> dict:
@@ -149,6 +151,17 @@ class MaskedAutoencoder(Objective):
         columns = [batch["image"], self._seen(batch), drawn]
         return jnp.concatenate([column.astype(jnp.float32) for column in columns], axis=2)
 
+    def training_flops(self) -> int:
+        """Those of the model on the patches that it sees, and of the decoder on all."""
+        model, decoder = self.model, self.decoder_options
+        count, prefix = model.num_patches, model.num_prefix_tokens
+        seen = prefix + count - self.num_masked
+        encoder = model.macs() - model.encoder_macs() + model.sequence_macs(seen)
+        embedding = seen * model.width * decoder.width
+        head = count * decoder.width * self._pixels_of_a_patch
+        own = embedding + decoder.sequence_macs(prefix + count) + head
+        return TRAINING_FLOPS * (encoder + own)
+
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The images without the patches that are left out."""
         return self._seen(batch), batch["label"]
@@ -158,9 +171,13 @@ class MaskedAutoencoder(Objective):
         decoder = f"{self.options.decoder_depth} blocks of width {self.options.decoder_width}"
         return [f"{self.num_masked} of {self.model.num_patches} patches left out", decoder]
 
-    def _make_decoder(self, key: jax.Array) -> Decoder:
-        options, height = self.options, self.patch[0]
-        blocks = ViTOptions(
+    @property
+    def _pixels_of_a_patch(self) -> int:
+        return self.patch[0] * self.patch[1] * self.model.channels
+
+    def _decoder_options(self) -> ViTOptions:
+        options = self.options
+        return ViTOptions(
             width=options.decoder_width,
             depth=options.decoder_depth,
             num_heads=options.decoder_heads,
@@ -173,8 +190,10 @@ class MaskedAutoencoder(Objective):
             remat=self.model.remat,
             positions="sincos_2d",
         )
-        size = height * self.patch[1] * self.model.channels
-        return Decoder(blocks, self.model.width, size, nnx.Rngs(key))
+
+    def _make_decoder(self, key: jax.Array) -> Decoder:
+        size, rngs = self._pixels_of_a_patch, nnx.Rngs(key)
+        return Decoder(self.decoder_options, self.model.width, size, rngs)
 
     def _predictions(self, params: dict, batch: Batch, key: jax.Array | None) -> jax.Array:
         """Of all patches, float32 [B, N, P·Q·C]."""
@@ -185,7 +204,8 @@ class MaskedAutoencoder(Objective):
         tokens = model.embed_sequence(patches, keys[0])
         seen = patch_pixels.take(tokens[:, num_prefix:], batch["kept"])
         tokens = constrain(jnp.concatenate([tokens[:, :num_prefix], seen], axis=1))
-        tokens = model.norm(model.encode(tokens, keys[1], constrain)[0])
+        tokens = model.encode(tokens, keys[1], constrain)[0]
+        tokens = model.norm(tokens) if self.model.final_norm else tokens
         decoder = nnx.merge(self.decoder, params[OBJECTIVE])
         return decoder(tokens, batch["kept"], batch["masked"], constrain)
 

@@ -29,7 +29,7 @@ from vit_jax.kinds import Fraction, one_of
 from vit_jax.models.layers import lecun_normal
 from vit_jax.network import Network
 from vit_jax.objectives import patch_pixels
-from vit_jax.objectives.base import Auxiliary, Batch, Labels, Objective
+from vit_jax.objectives.base import TRAINING_FLOPS, Auxiliary, Batch, Labels, Objective
 from vit_jax.parameters import OBJECTIVE
 
 STREAM = 0x4DA5  # Keeps its random keys apart from all others of the seed.
@@ -149,6 +149,7 @@ class MaskedPatches(Objective):
     def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
         super().__init__(options, network, labels, teacher)
         model = patch_pixels.require_patches(network.options, "masked_patches")
+        patch_pixels.refuse_layers_of_pooling(model, "masked_patches")
         patch = patch_pixels.pixels_of_a_patch(model)
         self.grid, self.width = model.grid, model.width
         self.num_patches, self.num_prefix = model.num_patches, model.num_prefix_tokens
@@ -199,6 +200,11 @@ class MaskedPatches(Objective):
         columns = [batch["image"], self._corrupted(batch), patch_pixels.join(drawn, self.grid)]
         return jnp.concatenate([column.astype(jnp.float32) for column in columns], axis=2)
 
+    def training_flops(self) -> int:
+        """Those of the model and of its head."""
+        head = self.num_corrupted * self.width * self.target.size
+        return super().training_flops() + TRAINING_FLOPS * head
+
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The corrupted images; a patch that became [mask] is grey."""
         return self._corrupted(batch), batch["label"]
@@ -219,7 +225,8 @@ class MaskedPatches(Objective):
         patches = exchanged(patches, own["mask"], batch["sources"])
         tokens = constrain(model.embed_sequence(patches, keys[0]))
         tokens, _ = model.encode(tokens, keys[1], constrain)
-        tokens = model.norm(tokens)[:, self.num_prefix :]
+        tokens = model.norm(tokens) if model.options.final_norm else tokens
+        tokens = tokens[:, self.num_prefix :]
         tokens = patch_pixels.take(tokens, batch["positions"]).astype(jnp.float32)
         predictions = tokens @ own["head"]["kernel"] + own["head"]["bias"]
         pixels = patch_pixels.cut(batch["image"], self.grid)

@@ -15,8 +15,8 @@ from vit_jax.errors import ConfigError
 from vit_jax.models.axial import AxialViTOptions
 from vit_jax.models.base import ModelOptions
 from vit_jax.models.patches import PatchOptions
-from vit_jax.models.positions import RELATIVE, STEM
-from vit_jax.models.vit import ViTOptions
+from vit_jax.models.positions import RELATIVE, ROTARY, STEM
+from vit_jax.models.vit import ATTENTION_POOLING, ViTOptions
 
 Grid = tuple[int, int]
 
@@ -51,10 +51,20 @@ def require_patches(options: ModelOptions, objective: str) -> ViTOptions:
     return options
 
 
+def refuse_layers_of_pooling(model: ViTOptions, objective: str) -> None:
+    """Raises ConfigError for a model with layers behind its tokens, which would not be trained."""
+    if model.pooling == ATTENTION_POOLING or model.representation_size:
+        raise ConfigError(
+            f"config.objective.name={objective!r} looks at tokens and trains no layers of pooling: "
+            "leave config.model.pooling='attention' and config.model.representation_size to "
+            "fine-tuning."
+        )
+
+
 def require_sequence(options: ModelOptions, objective: str) -> ViTOptions:
     """The options of a model that takes any number of patches; raises ConfigError for another one."""
     model = require_patches(options, objective)
-    if model.positions == RELATIVE or model.position_placement != STEM:
+    if model.positions in (RELATIVE, *ROTARY) or model.position_placement != STEM:
         raise ConfigError(
             f"config.objective.name={objective!r} changes the number of patches, and "
             f"model.positions={model.positions!r} with model.position_placement="

@@ -24,7 +24,14 @@ from vit_jax.kinds import Count, Fraction, Positive, number, whole
 from vit_jax.models.layers import GELU
 from vit_jax.network import Network
 from vit_jax.objectives import averaged_teacher, patch_pixels
-from vit_jax.objectives.base import Auxiliary, Batch, Labels, Objective
+from vit_jax.objectives.base import (
+    FORWARD_FLOPS,
+    TRAINING_FLOPS,
+    Auxiliary,
+    Batch,
+    Labels,
+    Objective,
+)
 from vit_jax.parameters import OBJECTIVE
 
 STREAM = 0xD190  # Keeps its random keys apart from all others of the seed.
@@ -71,11 +78,7 @@ class SelfDistillation(Objective):
     def init(self, key: jax.Array) -> dict:
         """The head: three layers to a bottleneck, and the prototypes."""
         options = self.options
-        widths = (
-            self.model.representation_size or self.model.width,
-            *[options.head_width] * 2,
-            options.bottleneck_width,
-        )
+        widths = self._head_widths
         keys = jax.random.split(key, len(widths))
         layers = {
             f"dense{layer}": {
@@ -144,6 +147,16 @@ class SelfDistillation(Objective):
         """How undecided the teacher is, in nats: 0 or log(prototypes) are a collapse."""
         return ("teacher_entropy",)
 
+    def training_flops(self) -> int:
+        """Those of the student on all views, and of the teacher's forward pass on the global ones."""
+        options = self.options
+        widths = (*self._head_widths, options.prototypes)
+        head = sum(a * b for a, b in itertools.pairwise(widths))
+        small = dataclasses.replace(self.model, image_size=self.local_size)
+        large = GLOBAL_VIEWS * (self.model.macs() + head)
+        student = large + options.local_views * (small.macs() + head)
+        return TRAINING_FLOPS * student + FORWARD_FLOPS * large
+
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The first global view."""
         return batch["globals"][:, 0], batch["label"]
@@ -155,6 +168,13 @@ class SelfDistillation(Objective):
             f"{GLOBAL_VIEWS} global and {local} local views of {height}x{width} px",
             f"{self.options.prototypes:,} prototypes",
         ]
+
+    @property
+    def _head_widths(self) -> tuple[int, ...]:
+        options, model = self.options, self.model
+        tokens = 1 + model.distillation_token  # The representation has both, one after the other.
+        representation = tokens * (model.representation_size or model.width)
+        return (representation, *[options.head_width] * 2, options.bottleneck_width)
 
     def _answer(self, params: dict, images: jax.Array, key: jax.Array | None) -> jax.Array:
         """Pixels [B, h, w, C] of any size that patches divide -> [B, prototypes] float32."""

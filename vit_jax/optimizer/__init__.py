@@ -7,8 +7,9 @@ Weight decay is AdamW's: outside the moments, multiplied by the learning rate an
 Block parameters are stacked with a leading layer axis; what looks at a whole parameter, such as a
 norm, looks at one layer of them, so that a stacked array is treated as its layers one by one.
 
-Every optimiser is a function to its direction; LAMB rescales it after the decay. Its keyword options
-are keys of `config.optimizer`, with the defaults of its paper.
+Every optimiser is a function to its direction; LAMB rescales it after the decay, and LARS decays and
+rescales the gradients that make up its direction. Its keyword options are keys of `config.optimizer`,
+with the defaults of its paper.
 """
 
 import jax.numpy as jnp
@@ -62,6 +63,15 @@ def lamb(
     return adamw(b1=b1, b2=b2, momentum_dtype=momentum_dtype)
 
 
+def lars(
+    *,
+    momentum: float = 0.9,
+    momentum_dtype: str = "float32",
+) -> optax.GradientTransformation:
+    """LARS (1708.03888): SGD, each decayed parameter's gradient rescaled to a share of its norm."""
+    return sgd(momentum=momentum, momentum_dtype=momentum_dtype)
+
+
 def adafactor(
     *,
     b2: float = 0.999,
@@ -83,11 +93,14 @@ def muon(
     return scale_by_muon(momentum, b1, b2, jnp.dtype(momentum_dtype))
 
 
+LARS_TRUST = 0.001  # The share of a parameter's norm; section 5 of 1708.03888.
+
 OPTIMIZERS: Choices = {
     "adamw": adamw,
     "sgd": sgd,
     "lion": lion,
     "lamb": lamb,
+    "lars": lars,
     "adafactor": adafactor,
     "muon": muon,
 }
@@ -110,8 +123,13 @@ def build_optimizer(
     if config.grad_clip_norm:
         chain["clip"] = optax.clip_by_global_norm(config.grad_clip_norm)
     options = chosen_options(config, OPTIMIZERS)
-    chain["direction"] = OPTIMIZERS[config.name](**options)
-    chain["decay"] = add_decay(config.weight_decay, groups)
+    direction = OPTIMIZERS[config.name](**options)
+    decay = add_decay(config.weight_decay, groups)
+    if config.name == "lars":
+        ratio = scale_by_trust_ratio(groups, LARS_TRUST)
+        chain |= {"decay": decay, "trust_ratio": ratio, "direction": direction}
+    else:
+        chain |= {"direction": direction, "decay": decay}
     if config.name == "lamb":
         chain["trust_ratio"] = scale_by_trust_ratio(groups)
     chain["multipliers"] = multiply_rates(groups)

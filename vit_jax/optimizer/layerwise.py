@@ -53,14 +53,16 @@ def multiply_rates(groups: ParameterGroups) -> optax.GradientTransformation:
     return optax.stateless(multiply)
 
 
-def scale_by_trust_ratio(groups: ParameterGroups) -> optax.GradientTransformation:
-    """Gives each update the norm of its parameter, or of its layer: section 3 of 1904.00962.
+def scale_by_trust_ratio(
+    groups: ParameterGroups, share: float = 1.0
+) -> optax.GradientTransformation:
+    """Gives each update a share of the norm of its parameter, or layer: section 3 of 1904.00962.
 
     As in DeiT-III (2204.07118), only where the group's decay factor is not 0: biases and norms keep
     their updates, and so does what has a norm of 0.
     """
     factors = groups.factors(groups.decays)
-    ratio = optax.scale_by_trust_ratio()
+    ratio = optax.scale_by_trust_ratio(trust_coefficient=share)
 
     def rescale_layer(update: jax.Array, param: jax.Array) -> jax.Array:
         return ratio.update(update, ratio.init(param), param)[0]

@@ -8,9 +8,10 @@ from ml_collections import ConfigDict
 
 from vit_jax.config import DEFAULT_MODEL
 from vit_jax.errors import ConfigError
-from vit_jax.hub import NotCachedError
+from vit_jax.hub import NotCachedError, is_reference
 from vit_jax.model_file import ModelFile
 from vit_jax.models import registry
+from vit_jax.weights.by_name import local_path
 from vit_jax.weights.loading import HINTS, read_description
 
 logger = logging.getLogger(__name__)
@@ -33,13 +34,16 @@ def with_architecture(config: ConfigDict, *, cached_only: bool = False) -> Confi
 
     Args:
       config: valid.
-      cached_only: ask nothing of the network.
+      cached_only: ask nothing of the network; a teacher on the Hub is then the file that is here.
 
     Raises:
       WeightsError, CheckpointError, HubError: `config.init` cannot be read.
+      ConfigError: what it or `config.init_teacher` names is not here, and the network is not asked.
     """
     config = config.copy_and_resolve_references()
     model = config.model
+    if cached_only and is_reference(config.init_teacher):
+        config.init_teacher = cached_teacher(config.init_teacher)
     if model.name is None and config.init:
         for option, value in options_of(describe_init(config, cached_only)).items():
             if model.get(option) is None:
@@ -50,6 +54,17 @@ def with_architecture(config: ConfigDict, *, cached_only: bool = False) -> Confi
     if model.image_size is None:
         model.image_size = size[0] if size[0] == size[1] else size
     return config
+
+
+def cached_teacher(reference: str) -> str:
+    """The file or folder of a teacher on the Hub that has been fetched."""
+    try:
+        return local_path(reference, cached_only=True)
+    except NotCachedError as error:
+        raise ConfigError(
+            f"the teacher that config.init_teacher names is not here: {error} Load it once with "
+            "vit_jax.load_model."
+        ) from error
 
 
 def describe_init(config: ConfigDict, cached_only: bool) -> ModelFile:

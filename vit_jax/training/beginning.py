@@ -16,7 +16,9 @@ from vit_jax.data.dataset import Dataset
 from vit_jax.errors import CheckpointError
 from vit_jax.hub import NotCachedError
 from vit_jax.model_file import ModelFile, read_model_file
+from vit_jax.parameters import OBJECTIVE
 from vit_jax.training.experiment import Experiment
+from vit_jax.training.recorded import recorded_name
 from vit_jax.training.resuming import has_checkpoints
 from vit_jax.training.state import initial_state, with_weights
 from vit_jax.weights.content import Weights
@@ -49,8 +51,11 @@ class Beginning:
         if self.weights is None:
             return self
         config = experiment.config
+        weights = self.weights
+        if OBJECTIVE in experiment.state.params:  # Else they are listed as those that it lacks.
+            weights = without_another_objectives(weights, config)
         params, report = fit_weights(
-            self.weights,
+            weights,
             experiment.options,
             experiment.state.params,
             skip=config.init_skip,
@@ -89,6 +94,16 @@ class Beginning:
                 f"({difference(before, names)}): restore its data, or start from its weights in "
                 "a new --workdir, with --config.init."
             )
+
+
+def without_another_objectives(weights: Weights, config: ConfigDict) -> Weights:
+    """The weights, without what was the own of another objective than the run's."""
+    own = {name for name in weights.parameters if name.startswith(f"{OBJECTIVE}/")}
+    if not own or (before := recorded_name(config.init)) == config.objective.name:
+        return weights
+    logger.info("config.init=%s: what was %s's own is left out.", config.init, before)
+    kept = {name: array for name, array in weights.parameters.items() if name not in own}
+    return dataclasses.replace(weights, parameters=kept)
 
 
 def find_beginning(

@@ -38,6 +38,10 @@ HELD, WAITING, REFUSED = range(3)
 logger = logging.getLogger(__name__)
 
 
+class ClaimedError(CheckpointError):
+    """A workdir that another run owns."""
+
+
 class Process(NamedTuple):
     """A process of a run."""
 
@@ -111,7 +115,7 @@ class Claim:
             if state == WAITING:
                 self._sleep(LOOK_SECONDS)
         if state == REFUSED:
-            raise CheckpointError(self._refusal or "Process 0 says why the workdir is refused.")
+            raise ClaimedError(self._refusal or "Process 0 says why the workdir is refused.")
         if jax.process_index() == 0:
             self._thread = threading.Thread(target=self._keep, daemon=True)
             self._thread.start()

@@ -134,7 +134,7 @@ class Throughput:
     batch_size: int  # Images per update, over all processes.
     total_steps: int
     num_devices: int  # Of all processes.
-    flops_per_image: float  # Forward and backward: 6 × multiply-accumulates of the forward pass.
+    flops_per_image: float  # Forward and backward, nothing recomputed.
     peak_flops: float | None = None  # Of one device (`hardware.peak_flops`); None: no MFU.
     device_hours: float = 0.0  # Spent before this start (`MetricsWriter.last_values`).
     _mark: tuple[int, float, float] | None = field(default=None, init=False)

@@ -17,7 +17,7 @@ from vit_jax.checkpoint import AVERAGED, Checkpoints, TrainState
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.devices import distributed
 from vit_jax.errors import ConfigError, NonFiniteLossError
-from vit_jax.evaluators import Evaluator, read_evaluators
+from vit_jax.evaluators import Evaluator, check_head, read_evaluators
 from vit_jax.evaluators.base import Measure, Results, Setting
 from vit_jax.evaluators.results import ResultsFile, describe_result
 from vit_jax.objectives import find_objective
@@ -116,6 +116,7 @@ def open_evaluation(experiment: Experiment, data: ConfigDict) -> Evaluation:
     """
     config, setting = experiment.config, experiment.setting(data)
     evaluators = read_evaluators(config.evaluators or experiment.objective.EVALUATORS)
+    check_head(evaluators, experiment.options)
     best_metric = measured_metric(config, setting, evaluators)
     if config.stop_after and not (best_metric and experiment.durations.eval_every):
         raise ConfigError(

@@ -111,6 +111,12 @@ class Experiment:
         return Inputs(self.dataset.num_examples, digest, self.objective.digest(), chosen)
 
     @property
+    def flops_per_image(self) -> int:
+        """FLOPs of an image in an update, nothing recomputed; sharpness takes two gradients."""
+        gradients = 2 if self.config.optimizer.sharpness.rho else 1
+        return gradients * self.objective.training_flops()
+
+    @property
     def batch(self) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes of one batch, split over the mesh."""
         rows, size = sharding.batch_sharding(self.mesh), self.config.batch_size

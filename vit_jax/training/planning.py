@@ -25,8 +25,6 @@ from vit_jax.training.execution import Choice
 from vit_jax.training.experiment import make_experiment
 from vit_jax.training.step import TrainStep
 
-BACKWARD_AND_FORWARD = 3  # A backward pass takes twice the products of the forward pass.
-
 # The TPU compiler's words for a program that needs more memory than there is.
 NEEDED = re.compile(r"(?:Used|HLO temporaries \()\s*([\d.]+)([KMGT])")
 UNITS = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
@@ -77,7 +75,7 @@ class Plan:
       memory: of one device. Temporaries are the compiler's, if it refused as far as it says.
       capacity: of one device's memory, nominal, bytes.
       refusal: the compiler's words if the program does not fit, else "".
-      flops: of the model in one step, forward and backward, recomputation not counted.
+      flops: of one step, forward and backward, recomputation not counted.
       exchanges: of one device in one step -> how often.
       bound: of a step's time.
       estimate: of a step's time, in seconds; None where the compiler is not the real one.
@@ -160,7 +158,7 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
     )
     program = read_program((compiled and compiled.as_text()) or "")
     exchanges = collectives(program)
-    flops = BACKWARD_AND_FORWARD * 2 * experiment.options.macs() * config.batch_size
+    flops = experiment.flops_per_image * config.batch_size
     bound = lower_bound(topology, flops, memory, exchanges)
     launches = estimate.gpu_kernels(program) if topology.compiler == CUDA else None
     return Plan(

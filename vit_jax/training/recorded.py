@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator
 
 import jax
 
@@ -56,13 +57,24 @@ def with_objective(
 
 def recorded_objective(workdir: str, network: Network, labels: Labels) -> Objective:
     """The objective that the run in `workdir` had; raises ConfigError if that cannot be told."""
-    file = storage.join(workdir, "config.json")
-    try:
-        recorded = recorded_values(json.loads(storage.read(file))["config"])
+    with _reading(workdir) as recorded:
         config = default_config()
         declare_options(config, recorded.get(f"{SECTION}name", config.objective.name))
         known = [key for key in recorded if key.startswith(SECTION) or key == "init_teacher"]
         config.update_from_flattened_dict({key: recorded[key] for key in known})
+    return objectives.make_objective(config.objective, network, labels, config.init_teacher)
+
+
+def recorded_name(workdir: str) -> str:
+    """The name of the objective that the run in `workdir` had; raises as `recorded_objective`."""
+    with _reading(workdir) as recorded:
+        return recorded[f"{SECTION}name"]
+
+
+@contextlib.contextmanager
+def _reading(workdir: str) -> Iterator[dict]:
+    file = storage.join(workdir, "config.json")
+    try:
+        yield recorded_values(json.loads(storage.read(file))["config"])
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ConfigError(f"{file}: the run's objective cannot be read ({error!r}).") from error
-    return objectives.make_objective(config.objective, network, labels, config.init_teacher)

@@ -24,7 +24,6 @@ from vit_jax.writers import Writers, open_writers
 logger = logging.getLogger(__name__)
 
 SLOW_DATA = 0.25  # Share of the time spent waiting for data from which on advice is given.
-TRAINING_FLOPS_PER_MAC = 6  # 2 per multiply-accumulate; backward costs twice the forward pass.
 
 
 def open_log(
@@ -41,7 +40,7 @@ def open_log(
         every_steps=config.log_every_steps,
         batch_size=config.batch_size,
         num_train_examples=dataset.num_examples,
-        macs=experiment.options.macs(),
+        flops_per_image=experiment.flops_per_image,
         max_skipped=config.data.max_skipped if dataset.skipping else None,
         trackers=trackers,
     )
@@ -59,7 +58,7 @@ class StepLog:
         every_steps: int,
         batch_size: int,
         num_train_examples: int,
-        macs: int,
+        flops_per_image: int,
         max_skipped: float | None = None,
         trackers: Writers | None = None,
     ):
@@ -72,7 +71,7 @@ class StepLog:
           every_steps: how often to report.
           batch_size: images per update.
           num_train_examples: that make an epoch.
-          macs: multiply-accumulates of one image's forward pass.
+          flops_per_image: of an update.
           max_skipped: share of the examples that may be unreadable; None: they are errors anyway.
           trackers: get the same metrics and pictures as the files; of process 0 alone.
         """
@@ -88,7 +87,7 @@ class StepLog:
             batch_size=batch_size,
             total_steps=total_steps,
             num_devices=jax.device_count(),
-            flops_per_image=TRAINING_FLOPS_PER_MAC * macs,
+            flops_per_image=flops_per_image,
             peak_flops=hardware.peak_flops(jax.devices()[0]),
             device_hours=self._writer.last_values.get("train/device_hours") or 0.0,
         )
@@ -196,7 +195,8 @@ class StepLog:
 
     def _record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes metrics, with what all time so far was spent on."""
-        self._writer.write(step, {**metrics, **self.clock.metrics()})
+        metrics = {**metrics, **self.clock.metrics()}
+        self._writer.write(step, metrics)
         if self.last_record.get("step") != step:
             self.last_record = {"step": step}
         self.last_record.update(metrics)

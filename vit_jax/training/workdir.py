@@ -130,8 +130,8 @@ def record_config(
         record = read_record(path)
         size, digest = record.get("num_train_examples"), record.get("data_digest")
         moved = digest == digest_now or config.data.allow_changes
-        _check_objective(path, record.get("objective_digest"), inputs.objective_digest)
         check_same_run(path, current, moved=moved)
+        _check_objective(path, record.get("objective_digest"), inputs.objective_digest)
         if size not in (None, size_now):
             logger.warning(
                 "The data had %s training examples before this resume and has %s now: from here on "

@@ -1,5 +1,7 @@
 """Crops of training images: their distributions, and their pixels."""
 
+import types
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -44,6 +46,14 @@ def test_the_inception_box_has_tensorflows_distribution():
     assert ratio.max() < 1.35
     # The ratio is uniform, so its mean is the interval's middle.
     assert abs(ratio.mean() - (3 / 4 + 4 / 3) / 2) < 0.01
+
+
+def test_every_height_that_the_areas_admit_is_drawn():
+    """Of square boxes of a quarter to the whole of a square: the least and the greatest too."""
+    rng = np.random.default_rng(0)
+    squares = types.SimpleNamespace(uniform=lambda low, high: 1.0, integers=rng.integers)
+    heights = [inception_box(squares, 100, 100, 0.25, 1.0)[2] for _ in range(51 * 20)]
+    assert set(heights) == set(range(50, 101))
 
 
 def test_the_random_resized_box_has_torchvisions_distribution():

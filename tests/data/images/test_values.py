@@ -50,6 +50,20 @@ def tagged(values, byte_order="<", **options):
     return cv2.imencode(".tiff", values[..., ::-1], flags)[1].tobytes()
 
 
+@pytest.mark.parametrize("mode", ["F", "I;16", "RGB"])
+def test_a_tiff_file_cut_short_is_told_though_its_header_comes_first(mode):
+    picture = Image.fromarray(random_image(20, 30, 3 if mode == "RGB" else 1))
+    content = encode(picture.convert(mode), "TIFF")
+    assert (
+        int.from_bytes(content[4:8], "little") == 8
+    )  # Where the header stands: all of it is left.
+    how, channels = Decoding(value_range=(0.0, 255.0)), 3
+    assert decode(content, channels, how).shape == (20, 30, 3)
+    for missing in (1, 300):
+        with pytest.raises(DataError, match="cannot decode the image"):
+            decode(content[:-missing], channels, how)
+
+
 @pytest.mark.parametrize("compression", [1, 5, 8, 32946, 32773])
 @pytest.mark.parametrize("predictor", [1, 2, 3])
 def test_compressions_and_predictors_of_libtiff(compression, predictor):

@@ -43,7 +43,7 @@ def serialized_example(**values):
     features = {key: feature(value) for key, value in values.items()}
     return tf_example_pb2.Example(
         features=tf_feature_pb2.Features(feature=features)
-    ).SerializeToString()
+    ).SerializeToString(deterministic=True)
 
 
 def examples(split, label_key):
@@ -316,10 +316,32 @@ def test_a_damaged_record_is_named(records):
     damaged[12:16] = b"\xff" * 4
     path.write_bytes(damaged)
     source = open_split(data)
-    with pytest.raises(DataError, match=r"train/0: its record is damaged"):
+    with pytest.raises(DataError, match=r"tfrecord-00000-of-00001, byte 0: the record is damaged"):
         source[0]
     assert source[1].label == 1
     assert isinstance(source.fetch([0, 1])[0], DataError)
+
+
+NO_EXAMPLES = (b"\xff" * 9, serialized_example(label=1), serialized_example(image=3, label=1))
+
+
+@pytest.mark.parametrize("record", NO_EXAMPLES)
+def test_a_whole_record_that_is_no_example_is_named(records, record):
+    data, path = records
+    write_tfrecord(path, [record, *list(examples("train", "label"))[1:]])
+    source = open_split(data)
+    with pytest.raises(DataError, match=r"train/0: its record is damaged"):
+        source[0]
+    assert source[1].label == 1
+
+
+@pytest.mark.parametrize("split", ["train", ""])
+def test_a_damaged_description_is_named(tiny, tmp_path, split):
+    path = tmp_path / "tiny" / "1.0.0" / "dataset_info.json"
+    text = path.read_text()
+    path.write_text(text.replace('"name": "tiny"', '"name": ""'))
+    with pytest.raises(DataError, match=r"tiny.1\.0\.0 cannot be opened .*dataset_info\.json"):
+        open_split(tiny, split)
 
 
 def test_other_tasks_are_refused(tmp_path, data):

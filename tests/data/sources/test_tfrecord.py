@@ -82,6 +82,20 @@ DAMAGED = {
 }
 
 
+def test_flipped_bits_of_the_data_are_told_when_it_is_read(shard):
+    content = framed(*PAYLOADS)
+    path, arrays = shard(content)
+    for position in (12, 16, len(content) - 5, len(content) - 1):  # Data and its checksum.
+        flipped = bytearray(content)
+        flipped[position] ^= 1
+        shard(bytes(flipped))
+        found = Records([path], [arrays], tfrecord.data_of).fetch([0, 1, 2])
+        (damaged,) = [number for number, each in enumerate(found) if each != PAYLOADS[number]]
+        start = arrays["start"][damaged]
+        assert f"{path}, byte {start:,}: the record is damaged" in str(found[damaged])
+        assert "changed" not in str(found[damaged])
+
+
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damage(shard, name):
     content, message = DAMAGED[name]

@@ -28,7 +28,7 @@ _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_BYTES = 322, 323, 324, 325
 
 _KINDS = {1: "u", 2: "i", 3: "f"}  # SampleFormat -> NumPy's letter.
 _PLAIN = (1, 2)  # Photometric interpretations whose values are what they say: grey and RGB.
-_JPEG = (6, 7)  # Compressions that know what pixels are.
+_UNCOMPRESSED, _JPEG = 1, (6, 7)  # Compressions that know what pixels are.
 _HORIZONTAL, _FLOATING = 2, 3  # Predictors.
 
 
@@ -134,6 +134,7 @@ def _plane(content: bytes, layout: Layout, number: int, planes: int) -> np.ndarr
         _SAMPLES: 1,
         **sizes,
     }
+    _check_whole(content, described, own[offsets], own[counts])
     with Image.open(io.BytesIO(_with_header(content, described, own)), formats=("TIFF",)) as file:
         stored = np.asarray(file).reshape(layout.height, -1)
     columns = tags[_TILE_WIDTH] if tiled else layout.width
@@ -142,6 +143,28 @@ def _plane(content: bytes, layout: Layout, number: int, planes: int) -> np.ndarr
         for start in range(0, layout.width * pixel_bytes, columns * pixel_bytes)
     ]
     return np.concatenate(parts, axis=1)
+
+
+def _check_whole(
+    content: bytes, tags: Mapping[int, int], offsets: Sequence[int], counts: Sequence[int]
+) -> None:
+    """Raises ValueError where strips or tiles end beyond the file: there the new header would be read.
+
+    Args:
+        content: of the file.
+        tags: of grey bytes, one a pixel.
+        offsets, counts: the first byte of each strip or tile, and its bytes.
+    """
+    if tags[_COMPRESSION] == _UNCOMPRESSED:  # Then readers ask nobody how many bytes there are.
+        if _TILE_WIDTH in tags:
+            counts = [tags[_TILE_HEIGHT] * tags[_TILE_WIDTH]] * len(offsets)
+        else:
+            starts = range(0, tags[_HEIGHT], tags[_ROWS_PER_STRIP])
+            rows = [min(tags[_ROWS_PER_STRIP], tags[_HEIGHT] - start) for start in starts]
+            counts = [number * tags[_WIDTH] for number in rows]
+    end = max(map(sum, zip(offsets, counts, strict=True)))
+    if end > len(content):
+        raise ValueError(f"it ends {end - len(content):,} bytes too early")
 
 
 def _undo_predictor(stored: np.ndarray, layout: Layout) -> np.ndarray:

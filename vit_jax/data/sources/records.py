@@ -13,7 +13,7 @@ from vit_jax.errors import DataError
 
 _GAP = 1 << 20  # Bytes that are read through rather than asked around.
 _LARGEST_REQUEST = 1 << 26
-_CHANGED = ": it has changed since it was indexed; start again"
+CHANGED = "it has changed since it was indexed; start again"
 
 Value = TypeVar("Value")
 
@@ -33,7 +33,7 @@ class Records(Generic[Value]):
     Args:
         paths: of the shards.
         arrays: of each: `start` and `length`.
-        parse: makes of a record's bytes what is wanted; raises DataError if they are not a record.
+        parse: makes of a record's bytes what is wanted; raises DataError if they are none.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Records(Generic[Value]):
         """The record at `extent`, of bytes that begin at byte `start` of the file."""
         part = data[extent.start - start : extent.stop - start]
         if len(part) < extent.stop - extent.start:
-            raise DataError(f"{extent.path} ends before byte {extent.stop:,}{_CHANGED}")
+            raise DataError(f"{extent.path} ends before byte {extent.stop:,}: {CHANGED}")
         try:
             return self._parse(part)
         except DataError as error:
-            raise DataError(f"{extent.path}, byte {extent.start:,}: {error}{_CHANGED}") from error
+            raise DataError(f"{extent.path}, byte {extent.start:,}: {error}") from error
 
 
 def attempt(function: Callable[..., Value], value: Any, *arguments: Any) -> Value | DataError:

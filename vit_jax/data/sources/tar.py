@@ -19,7 +19,7 @@ from vit_jax.data.sources.holding_out import Pool, hold_out
 from vit_jax.data.sources.listing import natural_order
 from vit_jax.data.sources.names import Names
 from vit_jax.data.sources.record_index import Index, open_index
-from vit_jax.data.sources.records import Records, attempt
+from vit_jax.data.sources.records import CHANGED, Records, attempt
 from vit_jax.data.sources.shards import find_shards
 from vit_jax.data.sources.split_names import EVALUATION_SPLITS, find_by_purpose
 from vit_jax.data.sources.splits import (
@@ -195,9 +195,9 @@ def _parse(record: bytes) -> tuple[str, bytes]:
     try:
         member = read_member(lambda start, stop: record[start:stop], 0)
     except ValueError as error:
-        raise DataError(f"there is no such member ({error})") from error
+        raise DataError(f"there is no such member ({error}): {CHANGED}") from error
     if member.stop != len(record):
-        raise DataError("there is another member")
+        raise DataError(f"there is another member: {CHANGED}")
     return member.name, record[member.content :]
 
 

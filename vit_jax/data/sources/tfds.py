@@ -6,10 +6,11 @@ both; of TFRecord files, which have no index, `records` makes one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ml_collections
@@ -23,7 +24,7 @@ from vit_jax.data.sources.labels import LABELS, Label
 from vit_jax.data.sources.record_index import Index, open_index
 from vit_jax.data.sources.records import Records, attempt
 from vit_jax.data.sources.splits import Shape, Splits
-from vit_jax.errors import DataError
+from vit_jax.errors import DataError, UserError
 
 _ARRAY_RECORD, _TFRECORD = "array_record", "tfrecord"
 
@@ -80,6 +81,8 @@ class Tfds(Source):
         try:
             example = self._features.deserialize_example_np(record, decoders=self._decoders)
             image, label = example["image"], int(self._label.compute(example))
+            if not isinstance(image, bytes):
+                raise TypeError("it has no image")
         except Exception as error:  # Damaged bytes are met with errors of many kinds.
             raise DataError(f"{name}: its record is damaged ({error})") from error
         if not 0 <= label < len(self.class_names):
@@ -195,12 +198,27 @@ def _open(
 ) -> Tfds:
     import tensorflow_datasets
 
-    index = None
-    if file_format == _TFRECORD:
-        info = tensorflow_datasets.builder_from_directory(directory, _TFRECORD).info
-        shards = [part.filename for part in info.splits[split].file_instructions]
-        index = open_index(shards, tfrecord.scan, index_dir)
-    return Tfds(directory, split, label, num_classes, index)
+    with _naming_damage(directory):
+        index = None
+        if file_format == _TFRECORD:
+            info = tensorflow_datasets.builder_from_directory(directory, _TFRECORD).info
+            shards = [part.filename for part in info.splits[split].file_instructions]
+            index = open_index(shards, tfrecord.scan, index_dir)
+        return Tfds(directory, split, label, num_classes, index)
+
+
+@contextlib.contextmanager
+def _naming_damage(directory: str) -> Iterator[None]:
+    """TFDS meets damaged descriptions with errors of many kinds: makes each a DataError."""
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:
+        raise DataError(
+            f"The TFDS dataset in {directory} cannot be opened ({type(error).__name__}: {error}): is "
+            "its dataset_info.json or features.json damaged? Copy or prepare it again."
+        ) from error
 
 
 def _find_builder(name: str, data_dir: str) -> Any:

@@ -1,0 +1,118 @@
+"""Tokens over depth, colours, relevance and neighbours against numpy and scikit-learn."""
+
+import jax
+import numpy as np
+import pytest
+import sklearn.decomposition
+import sklearn.neighbors
+
+import vit_jax
+from vit_jax.analysis import (
+    class_relevance,
+    nearest_neighbors,
+    patch_colors,
+    principal_components,
+    token_similarity,
+)
+from vit_jax.analysis.tokens import patch_features
+from vit_jax.errors import ConfigError
+
+SIZES = {"width": 16, "depth": 3, "num_heads": 2, "mlp_width": 16, "num_classes": 3}
+SIZES |= {"image_size": 8, "patch_size": 4, "channels": 1}
+
+
+def make_model(**options):
+    model = vit_jax.create_model("ViT-Ti/16", seed=1, **{**SIZES, **options})
+    model.head.kernel[...] = jax.random.normal(jax.random.key(0), model.head.kernel.shape)
+    return model
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).normal(size=(3, 8, 8, 1)).astype(np.float32)
+
+
+def test_similarity_of_tokens(images):
+    model = make_model()
+    tokens = np.float64(model.intermediates(images, "block_outputs")["block_outputs"])[:, :, 1:]
+    units = tokens / np.linalg.norm(tokens, axis=-1, keepdims=True)
+    cosines = np.einsum("lbid,lbjd->lbij", units, units)
+    others = cosines[..., ~np.eye(4, dtype=bool)]
+    found = token_similarity(model, images)
+    np.testing.assert_allclose(found, others.mean(axis=(1, 2)), atol=1e-5)
+
+
+def test_components_against_scikit_learn():
+    features = np.random.default_rng(0).normal(size=(50, 6)) * [5, 4, 3, 2, 1, 1] + 7
+    found = principal_components(features, 3)
+    pca = sklearn.decomposition.PCA(3).fit(features)
+    np.testing.assert_allclose(np.abs(found), np.abs(pca.transform(features)), atol=1e-4)
+    again = principal_components(features[::-1].copy(), 3)
+    np.testing.assert_allclose(again[::-1], found, atol=1e-4, err_msg="signs are fixed")
+
+
+def test_colours_are_components_of_all_images_together(images):
+    model = make_model()
+    found = patch_colors(model, images)
+    assert found.shape == (3, 2, 2, 3)
+    assert found.min() == 0
+    assert found.max() == 1
+    scores = principal_components(patch_features(model, images).reshape(12, 16), 3)
+    for channel in range(3):
+        order = np.argsort(scores[:, channel], kind="stable")
+        assert (np.diff(found.reshape(12, 3)[order, channel]) >= 0).all()
+
+
+def test_layers_of_features(images):
+    model = make_model(pooling="average")
+    outputs = model.intermediates(images, "block_outputs")["block_outputs"]
+    np.testing.assert_allclose(patch_features(model, images, 1), outputs[1], atol=1e-5)
+    pooled = model.intermediates(images, "pre_logits")["pre_logits"]
+    np.testing.assert_allclose(patch_features(model, images).mean(axis=1), pooled, atol=1e-5)
+    with pytest.raises(ConfigError, match="blocks 0 to 2"):
+        patch_features(model, images, 3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"pooling": "average"}, {"depth": 1}, {"position_placement": "every_layer_shared"}],
+)
+def test_relevance_is_the_logits_slope_away_from_the_mean(images, options):
+    """By finite differences: each patch's token moves a little from the mean of all."""
+    from vit_jax.analysis.tokens import before_last_block, last_block
+
+    model = make_model(**options)
+    found = class_relevance(model, images[:1], np.array([2]))
+    tokens = before_last_block(model, images[:1])
+
+    def logit(tokens):
+        return model.classify(model.pool(last_block(model)(tokens, None, None)[0]))[0, 2]
+
+    np.testing.assert_allclose(logit(tokens), model(images[:1])[0, 2], rtol=1e-5)
+    prefix = model.options.num_prefix_tokens
+    for patch in range(4):
+        step = 1e-2
+        away = tokens[:, prefix + patch] - tokens[:, prefix:].mean(axis=1)
+        further, nearer = (
+            tokens.at[:, prefix + patch].add(factor * away) for factor in (step, -step)
+        )
+        slope = float(logit(further) - logit(nearer)) / (2 * step)
+        assert found[0].ravel()[patch] == pytest.approx(slope, abs=2e-3)
+    assert np.abs(found).max() > 0.01
+
+
+def test_neighbours_against_scikit_learn():
+    rng = np.random.default_rng(0)
+    features, others = rng.normal(size=(4, 8)), rng.normal(size=(30, 8))
+    order, similarities = nearest_neighbors(features, others, 3)
+    reference = sklearn.neighbors.NearestNeighbors(n_neighbors=3, metric="cosine").fit(others)
+    distances, expected = reference.kneighbors(features)
+    np.testing.assert_array_equal(order, expected)
+    np.testing.assert_allclose(similarities, 1 - distances, atol=1e-5)
+
+
+def test_what_has_no_tokens_is_refused():
+    model = jax.eval_shape(lambda: vit_jax.create_model("BiT-R50x1", image_size=32))
+    for figure in (token_similarity, patch_colors):
+        with pytest.raises(ConfigError, match="BiT-R50x1"):
+            figure(model, None)

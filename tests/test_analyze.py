@@ -1,0 +1,186 @@
+"""`python -m vit_jax.analyze`: files and report of one model; others' formats; what is refused."""
+
+import csv
+import re
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import vit_jax
+from tests.published import random_model
+from tests.runs import GOLDEN
+from vit_jax import analyze
+from vit_jax.analysis import attention_distance, attention_rollout, gallery
+from vit_jax.analysis.subject import FOLDER, PREDICTION, Subject
+from vit_jax.errors import ConfigError
+from vit_jax.predict import load_images
+
+SIZES = {"width": 16, "depth": 2, "num_heads": 2, "mlp_width": 16, "num_classes": 3}
+TINY = {**SIZES, "image_size": (16, 24), "patch_size": 8}
+BIT = {"image_size": 16, "num_classes": 2, "stage_depths": (1,), "width_factor": 0.5}
+WITHOUT_IMAGES = {"positions", "filters"}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder, generator = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for number in range(7):
+        path = folder / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (20, 30, 3), np.uint8)).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.npz"
+    vit_jax.save_model(random_model("ViT-Ti/8", **TINY), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def written(saved, pictures, tmp_path_factory):
+    output = tmp_path_factory.mktemp("inside")
+    (pictures / "torn.png").write_bytes(b"torn")
+    code = analyze.run(
+        [str(saved), f"--images={pictures}", f"--output={output}", "--option=num_heads=2"]
+    )
+    (pictures / "torn.png").unlink()
+    assert code == 1  # One could not be read.
+    return output
+
+
+def test_each_figure_has_a_picture_and_its_numbers(written):
+    for name in gallery.FIGURES:
+        assert Image.open(written / f"{name}.png").format == "PNG"
+        with np.load(written / f"{name}.npz") as arrays:
+            assert all(np.isfinite(a).all() for a in arrays.values() if a.dtype.kind == "f")
+    plots = {path.stem for path in written.glob("*.svg")}
+    assert plots == {"maps", "distance", "positions", "tokens", "pca", "tsne"}
+
+
+def test_numbers_are_those_of_the_functions(written, saved, pictures):
+    model = vit_jax.load_model(saved, num_heads=2)
+    images = load_images(model, sorted(pictures.rglob("*.png")))
+    distances = attention_distance(model, images)
+    with open(written / "distance.csv", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [(row["layer"], row["head"]) for row in rows] == [
+        ("1", "1"),
+        ("1", "2"),
+        ("2", "1"),
+        ("2", "2"),
+    ]
+    found = [float(row["pixels"]) for row in rows]
+    np.testing.assert_allclose(found, distances.ravel(), rtol=1e-4)
+    rollout = np.load(written / "rollout.npz")["rollout"]
+    np.testing.assert_allclose(rollout, attention_rollout(model, images), atol=1e-4)
+    with open(written / "pca.csv", newline="") as file:
+        assert [row["class"] for row in csv.DictReader(file)] == [*"aaaabbb"]
+
+
+def test_the_report_is_whole_and_asks_nobody(written):
+    page = (written / "report.html").read_text()
+    assert page.count("<section") == len(gallery.FIGURES)
+    addresses = re.findall(r'(?:src|href|url)\s*[=(]\s*"?([^"\s>)]+)', page)
+    assert addresses
+    assert all(address.startswith(("data:", "#")) for address in addresses)
+    assert "<script" not in page
+
+
+def test_figures_without_pictures(saved, tmp_path, caplog):
+    with caplog.at_level("INFO", logger="vit_jax"):
+        arguments = [str(saved), f"--output={tmp_path}", "--option=num_heads=2"]
+        assert analyze.run(arguments) == 0
+    assert {path.stem for path in tmp_path.glob("*.npz")} == WITHOUT_IMAGES
+    assert "Left out: rollout: needs pictures" in caplog.text
+    assert "needs pictures" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        ("rollout", "--figures=rollout: attention rollout is defined for .*BiT-R50x1"),
+        ("filters,blobs", "'blobs' is none of rollout, maps"),
+    ],
+)
+def test_what_is_asked_for_by_name_is_refused(figures, message, tmp_path, pictures, monkeypatch):
+    model = jax.eval_shape(lambda: vit_jax.create_model("BiT-R50x1", **BIT))
+    monkeypatch.setattr(analyze, "load_by_flags", lambda path, flags: model)
+    arguments = [f"--images={pictures}", f"--output={tmp_path}", f"--figures={figures}"]
+    with pytest.raises(ConfigError, match=message):
+        analyze.run(["bit.npz", *arguments])
+
+
+def subject_of(model, count=6, folders=()):
+    shape = (count, *model.options.image_size, model.options.channels)
+    pixels = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
+    return Subject(model, pixels, tuple(map(str, range(count))), folders)
+
+
+OF_PATCHES = ("rollout", "maps", "distance", "positions", "tokens", "colors", "relevance")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "undefined"),
+    [
+        ("ViT-Ti/8", {**TINY, "num_classes": 0}, ("relevance",)),
+        ("Axial-ViT-B/16", {**TINY, "patch_size": 4}, ("rollout", "maps", "distance")),
+        ("BiT-R50x1", BIT, OF_PATCHES),
+        ("Mixer-B/32", {"image_size": 16, "patch_size": 8, "depth": 1}, OF_PATCHES),
+    ],
+)
+def test_what_is_not_defined_for_a_family_is_left_out_by_name(name, options, undefined):
+    subject = subject_of(jax.eval_shape(lambda: vit_jax.create_model(name, **options)))
+    for figure in undefined:
+        with pytest.raises(ConfigError, match=name):
+            gallery.FIGURES[figure](subject)
+
+
+def test_a_resnet_has_filters_and_neighbours():
+    subject = subject_of(random_model("BiT-R50x1", **BIT))
+    found = dict(analyze.findings(subject, ("filters", "neighbors"), pytest.fail))
+    assert found["filters"].arrays["filters"].shape == (28, 7, 7, 3)
+    nearest, own = found["neighbors"].arrays["nearest"], np.arange(6)[:, None]
+    assert nearest.shape == (6, 5)
+    assert (np.sort(np.hstack([own, nearest])) == np.arange(6)).all()
+
+
+def test_classes_are_the_folders_or_the_predictions():
+    model = random_model("ViT-Ti/8", **TINY)
+    in_folders = subject_of(model, folders=tuple("xxyyyz"))
+    assert (in_folders.classes_are, in_folders.classes) == (FOLDER, tuple("xxyyyz"))
+    in_one = subject_of(model, folders=("x",) * 6)
+    expected = np.asarray(model(in_one.images)).argmax(-1)
+    assert in_one.classes_are == PREDICTION
+    assert in_one.classes == tuple(map(str, expected))
+
+
+def test_few_pictures_have_no_map():
+    few = subject_of(random_model("ViT-Ti/8", **TINY), count=2)
+    for figure in ("pca", "tsne", "neighbors"):
+        with pytest.raises(ConfigError, match="5 pictures"):
+            gallery.FIGURES[figure](few)
+
+
+def test_pictures_are_spread_over_all_that_are_named(pictures):
+    model = random_model("ViT-Ti/8", **TINY)
+    subject, unreadable = analyze.read_pictures(model, [str(pictures)], 3, 1.0)
+    assert unreadable == 0
+    assert [name[-5:] for name in subject.names] == ["0.png", "6.png", "5.png"]
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [("timm_registers_layerscale.safetensors", {"num_heads": 2}), ("hf_gelu", {})],
+)
+def test_files_of_other_libraries(path, options, pictures, tmp_path):
+    arguments = [f"--images={pictures}", f"--output={tmp_path}", "--figures=distance"]
+    arguments += [f"--option={key}={value}" for key, value in options.items()]
+    assert analyze.run([str(GOLDEN / path), *arguments]) == 0
+    model = vit_jax.load_model(GOLDEN / path, **options)
+    found = np.load(tmp_path / "distance.npz")["distance"]
+    assert found.shape == (model.options.depth, model.options.num_heads)
+    assert (found > 0).all()

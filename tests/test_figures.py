@@ -1,0 +1,78 @@
+"""The style of plots: legends off the data, colours apart, text in the files."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from vit_jax import figures
+
+
+def test_a_legend_stands_below_the_axes_and_names_each_label_once():
+    def paint(axes):
+        axes.plot([0, 1], [0, 1], label="one")
+        axes.plot([0, 1], [1, 0], label="two")
+
+    with figures.painted(paint, figures.SIZE) as figure:
+        paint(figure.axes[0])  # The labels twice.
+        figures.add_legend(figure)
+        figure.canvas.draw()
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["one", "two"]
+        assert legend.get_window_extent().y1 <= figure.axes[0].get_tightbbox().y0
+        assert legend.get_window_extent().x0 >= 0
+
+
+# Machado et al. (2009), severity 1: what linear RGB becomes to readers without one kind of cone.
+VISION = {
+    "all cones": np.eye(3),
+    "deuteranopia": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+    "protanopia": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+}
+TO_XYZ = np.array(  # Linear sRGB, white at 1.
+    [[0.4339, 0.3763, 0.1898], [0.2126, 0.7152, 0.0722], [0.0177, 0.1095, 0.8728]]
+)
+
+
+def linear(color):
+    values = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb):
+    xyz = TO_XYZ @ np.clip(rgb, 0, 1)
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_are_told_apart_by_all_readers(vision):
+    seen = [lab(VISION[vision] @ linear(color)) for color in figures.PALETTE]
+    distances = [np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)]
+    assert min(distances) > 15  # A difference of 2 is just seen, side by side.
+
+
+def test_pictures_have_the_size_that_was_asked_for():
+    picture = figures.draw(lambda axes: axes.plot([0, 1]), (3, 2))
+    assert picture.shape == (200, 300, 3)
+    assert picture.dtype == np.uint8
+
+
+def test_the_style_is_no_one_else_s():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    figures.plot(lambda axes: axes.plot([0, 1]))
+    assert dict(matplotlib.rcParams) == before
