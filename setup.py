@@ -24,7 +24,7 @@ REQUIRED = [
     "matplotlib>=3.9",
     "ml_collections>=1.0",
     "numpy>=2.0",
-    "opencv-python-headless>=4.10",
+    "opencv-python-headless>=4.10.0.84",
     "optax>=0.2.6",
     "orbax-checkpoint>=0.12,<0.13",  # The v1 interface is still moving.
     "Pillow>=11",
@@ -33,7 +33,7 @@ REQUIRED = [
     "scikit-learn>=1.5",
     "scipy>=1.14",
     "simplejpeg>=1.8,<2",
-    "tensorboardX>=2.6.3",
+    "tensorboardX>=2.6.4",
     "tensorflow-datasets>=4.9.8",  # Its readers only: TensorFlow itself is never imported.
     "tqdm>=4.66",
 ]

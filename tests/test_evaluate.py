@@ -265,6 +265,10 @@ def test_images_that_cannot_be_read_are_named_and_not_counted(model, tmp_path, c
     errors = capsys.readouterr().err
     assert errors.count("Left out: ") == 2
     assert f"val/{CLASSES[0]}/3.png" in errors
+    features = (f"--source=folder:{tmp_path}", "--evaluators=knn(k=1, train_split='val')")
+    (of_features,) = results_of(tmp_path, path, *features, code=1)
+    assert of_features["metrics"]["knn/skipped"] == 4, "two to fit to, the same two to measure on"
+    capsys.readouterr()
     assert run(path, f"--source=folder:{tmp_path}", "--max_image_gib=1e-7") == 2
     assert "raise max_image_gib=1e-07" in capsys.readouterr().err
     for picture in paths:

@@ -10,6 +10,7 @@ from vit_jax import evaluate, export, main, predict
 from vit_jax.config_file import PATH_KEYS, load_config
 from vit_jax.data.picture_files import find_files
 from vit_jax.deduplicate import __main__ as deduplicate
+from vit_jax.prepare import __main__ as prepare
 
 TRAIN = lambda arguments: main.parse_flags(arguments, "vit_jax.main", "")[0]  # noqa: E731
 # A command's parser -> its path flags, each as it is given and as it is kept: PATH is the path.
@@ -34,6 +35,10 @@ FLAGS = {
         "--against=folder:PATH@test": ["folder:PATH@test"],
         "--output=PATH": "PATH",
         "--data_dir=PATH": "PATH",
+    },
+    lambda arguments: prepare.parse_flags(arguments)[0]: {
+        "--source=folder:PATH": "folder:PATH",
+        "--output=PATH": "PATH",
     },
 }
 

@@ -32,7 +32,7 @@ LEVELS = (
     "studies",
     "command_line",
     # The commands.
-    "analyze benchmark compare deduplicate embed evaluate export main plan predict report study suite sweep verify",
+    "analyze benchmark compare deduplicate embed evaluate export main plan predict prepare report study suite sweep verify",
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 COMMANDS = len(LEVELS) - 1

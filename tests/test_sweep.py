@@ -128,6 +128,13 @@ def test_what_to_compare_has_to_be_said(config, tmp_path, key):
         sweep.sweep(config, str(tmp_path))
 
 
+def test_an_objective_that_names_no_metric_is_refused_before_any_rate_is_tried(config, tmp_path):
+    config.objective.name = "self_distillation"
+    with pytest.raises(ConfigError, match=r"'auto' names no metric .*'self_distillation'"):
+        sweep.sweep(config, str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_dry_run_describes_the_first_trial(capsys, restored_logging):
     arguments = ["--config=tests/tiny.py", "--dry_run", "--config.sweep.learning_rates=(0.1,0.2)"]
     splits = ["--config.sweep.train_split=train[:90%]", "--config.sweep.eval_split=train[90%:]"]

@@ -4,17 +4,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vit_jax.data.sources.python import as_source
     from vit_jax.models.registry import create_model, list_models
     from vit_jax.weights.loading import load_model
     from vit_jax.weights.pretrained import list_pretrained
     from vit_jax.weights.saving import save_model
 
 
-__all__ = ["create_model", "list_models", "list_pretrained", "load_model", "save_model"]
+__all__ = [
+    "as_source",
+    "create_model",
+    "list_models",
+    "list_pretrained",
+    "load_model",
+    "save_model",
+]
 __version__ = "0.1.0"
 
 # Imported when they are asked for: JAX takes seconds, in which a command should hear signals.
 _HOMES = {
+    "as_source": "vit_jax.data.sources.python",
     "create_model": "vit_jax.models.registry",
     "list_models": "vit_jax.models.registry",
     "list_pretrained": "vit_jax.weights.pretrained",

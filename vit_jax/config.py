@@ -77,7 +77,7 @@ class Data:
     index_dir: Text = ""  # Of indices of files and records, made once; "": the workdir's `index`.
     protocols: tuple_of(Name) = ("gs", "s3", "https")  # Of URLs that a manifest may name.
     label: Text = ""  # Of a TFDS dataset: an integer feature, or one of data/sources/labels.py.
-    columns: Columns = ""  # Of a manifest with other names: path=image,label=breed,split=set
+    columns: Columns = ""  # Of manifests and Parquet with other names: path=image,label=breed
     train_split: Text = "train"  # TFDS-style: train[:98%], train[:800]+train[1000:]
     eval_split: Text = ""  # "": the source's own evaluation split.
     classes: tuple_of(Name) = ()  # Only these, by name and in this order; (): all of them.

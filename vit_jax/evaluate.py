@@ -303,7 +303,7 @@ def evaluate(tasks: Sequence[Task], flags: argparse.Namespace) -> Result:
         source=task.data.source,
         split=task.data.eval_split,
         **of_classes,
-        unreadable=int(metrics.get("eval/skipped", 0)),
+        unreadable=int(max((v for k, v in metrics.items() if k.endswith("/skipped")), default=0)),
         images_per_second=stopwatch.images_per_second,
         metrics=metrics,
     )

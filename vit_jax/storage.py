@@ -212,6 +212,16 @@ def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
         os.close(descriptor)
 
 
+def open_remote(path: str) -> Any:
+    """A file at a URL, to be read in any order by a library that wants a Python file.
+
+    Raises:
+        OSError: it cannot be read; remote stores' own errors come as DataError.
+    """
+    with _named_errors(path):
+        return _filesystem(path).open(path, "rb")
+
+
 def open_file(path: str, flags: int = os.O_RDONLY) -> int:
     """Opens a file, not what may never answer or end; raises OSError."""
     # Without waiting for whoever writes to a pipe.

@@ -95,8 +95,11 @@ def check(config: ConfigDict) -> None:
                 f"config.sweep.{key} is empty: a sweep compares rates, such as (0.001,0.003,0.01), "
                 "on a part of the training images, such as train[:90%] and train[90%:]."
             )
-    if not config.best_metric:
-        raise ConfigError("config.best_metric is empty: by which metric shall rates be compared?")
+    if not wanted_metric(config):
+        raise ConfigError(
+            f"config.best_metric={config.best_metric!r} names no metric with "
+            f"config.objective.name={config.objective.name!r}: by which one shall rates be compared?"
+        )
 
 
 def trial(config: ConfigDict, rate: float) -> ConfigDict:

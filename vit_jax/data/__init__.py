@@ -12,6 +12,9 @@ above it.
           manifest        a table of images and labels  names: millions of file names in two arrays
           columns         what its columns are called   targets: columns of numbers
           tar             images in tar files           shards, tar_members, tar_samples
+          parquet         columns of Parquet files      parquet_columns, parquet_values, parquet_pages
+          hugging_face    such files on the Hub
+          python          objects of the user
           tfds            TensorFlow Datasets           tfrecord, labels
           arrays          what fits into memory
           records         parts of large files, read where a record_index says that they lie

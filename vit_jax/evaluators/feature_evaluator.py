@@ -40,7 +40,10 @@ class FeatureEvaluator(Evaluator):
 
         def measure(params: dict, frozen: dict) -> Results:
             del frozen
-            return Results(self.score(train(params), test(params)))
+            fitted, measured = train(params), test(params)
+            skipped = fitted.skipped + measured.skipped
+            numbers = {"skipped": skipped} if skipped else {}
+            return Results({**self.score(fitted.features, measured.features), **numbers})
 
         return measure
 

@@ -30,6 +30,13 @@ class Features(NamedTuple):
     labels: Array  # int32 [N]
 
 
+class Extracted(NamedTuple):
+    """The features of a split, and how many of its images could not be read."""
+
+    features: Features
+    skipped: int
+
+
 class FeatureStore:
     """Computes features of splits; those of one set of parameters are kept for the next caller."""
 
@@ -42,10 +49,10 @@ class FeatureStore:
         self._compute = jax.jit(compute, out_shardings=everywhere)
         self._gather = jax.jit(lambda rows: rows, out_shardings=everywhere)
         self._data = data
-        self._known: dict[tuple[str, str, bool], Features] = {}
+        self._known: dict[tuple[str, str, bool], Extracted] = {}
         self._owners: list[weakref.ref[jax.Array]] = []  # The parameters whose they are.
 
-    def open(self, source: str, split: str, *, training: bool) -> Callable[[dict], Features]:
+    def open(self, source: str, split: str, *, training: bool) -> Callable[[dict], Extracted]:
         """Opens a split with its source's own classes; features follow, by parameters.
 
         Args:
@@ -62,7 +69,7 @@ class FeatureStore:
                 "them by classification or regression."
             )
 
-        def features_of(params: dict) -> Features:
+        def features_of(params: dict) -> Extracted:
             self._forget_others(params)
             key = (source, split, training)
             if key not in self._known:
@@ -82,7 +89,7 @@ class FeatureStore:
         forget = self._known.clear
         self._owners = [weakref.ref(leaf, lambda _: forget()) for leaf in leaves]
 
-    def _extract(self, params: dict, split: Split) -> Features:
+    def _extract(self, params: dict, split: Split) -> Extracted:
         values, labels, count = None, np.empty(len(split), np.int32), 0
 
         def take(pending: tuple[jax.Array, dict[str, jax.Array]] | None) -> None:
@@ -113,4 +120,4 @@ class FeatureStore:
         split.count_skipped(count)
         if values is None or not count:
             raise DataError(f"{split.data.config.source}: none of the images can be read.")
-        return Features(values[:count], labels[:count])
+        return Extracted(Features(values[:count], labels[:count]), len(split) - count)

@@ -112,6 +112,11 @@ def _start_worker(index: int, count: int) -> None:
     # A terminal and Slurm signal all processes; the run still needs batches to stop in order.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Ends this worker process once the one that started it is no more."""
 
     def watch() -> None:
         multiprocessing.parent_process().join()

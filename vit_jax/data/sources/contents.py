@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import logging
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -95,6 +97,22 @@ def _is_image_inside(path: str) -> bool:
             return True
     except Exception:  # Whatever Pillow meets in what is none.
         return False
+
+
+class Header(NamedTuple):
+    """What an image file begins with says of it."""
+
+    extension: str  # that its name should have, with the dot
+    is_grey: bool  # of 8 bits or fewer
+
+
+def read_header(content: bytes) -> Header | None:
+    """The header of an image file of any format, which is not decoded; None: it is none."""
+    try:
+        with Image.open(io.BytesIO(content), formats=tuple(_EXTENSIONS)) as file:
+            return Header(_EXTENSIONS[file.format or ""][0], file.mode in ("1", "L"))
+    except Exception:  # As above.
+        return None
 
 
 @dataclasses.dataclass

@@ -133,7 +133,7 @@ def open_index(paths: Sequence[str], scan: Scan, directory: str) -> Index:
 
     Args:
         paths: of the shards, local or URLs.
-        scan: a function of a module.
+        scan: a function of a module, or what is called as one and has a `stamp` that tells its kind.
         directory: for the index files, local or a URL; empty, or one that cannot be written: none.
 
     Raises:
@@ -238,7 +238,7 @@ def _checksum(content: bytes) -> bytes:
 
 def _stamp(version: storage.Version, scan: Scan) -> bytes:
     """The mark of an index file that is of use for this version."""
-    kind = f"{scan.__module__}.{scan.__qualname__}"
+    kind = getattr(scan, "stamp", None) or f"{scan.__module__}.{scan.__qualname__}"
     return f"{_FORMAT} {kind} {version.size} {version.written}".encode()
 
 

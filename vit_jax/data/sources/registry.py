@@ -8,6 +8,9 @@
     manifest:FILE             a table of image files and labels, .csv or .jsonl
     tfds:NAME[:CONFIG]        a TensorFlow Datasets dataset, in ArrayRecord or TFRecord files
     tar:PATTERN               images in tar files, labelled as in WebDataset or by their folders
+    parquet:PATTERN           images and labels in columns of Parquet files
+    hf:OWNER/NAME[:CONFIG]    such a data set on the Hugging Face Hub, also ...@REVISION
+    python:MODULE:ATTRIBUTE   an object of your own with a length and items
     fake                      deterministic patterns, to test and to measure
 
 A new kind is one function `(location, data, shape) -> Splits` and one line in `_KINDS`.
@@ -21,7 +24,16 @@ from collections.abc import Callable
 
 import ml_collections
 
-from vit_jax.data.sources import arrays, folder, manifest, tar, tfds
+from vit_jax.data.sources import (
+    arrays,
+    folder,
+    hugging_face,
+    manifest,
+    parquet,
+    python,
+    tar,
+    tfds,
+)
 from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.exclusions import leave_out
 from vit_jax.data.sources.split_expressions import open_split
@@ -44,6 +56,9 @@ _KINDS = {
     "manifest": manifest.manifest,
     "tfds": tfds.tfds,
     "tar": tar.tar,
+    "parquet": parquet.parquet,
+    "hf": hugging_face.hugging_face,
+    "python": python.python,
     "fake": arrays.fake,
 }
 
@@ -63,7 +78,8 @@ def find_splits(
         raise ConfigError(
             f"config.data.source={data.source!r}: unknown kind {kind!r}; did you mean "
             f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, manifest:FILE, "
-            "tfds:NAME[:CONFIG], tar:PATTERN, fake."
+            "tfds:NAME[:CONFIG], tar:PATTERN, parquet:PATTERN, hf:OWNER/NAME, "
+            "python:MODULE:ATTRIBUTE, fake."
         )
     splits = _KINDS[kind](location, data, Shape(tuple(image_size), channels, num_classes))
     return _selecting(splits, data) if data.classes else splits

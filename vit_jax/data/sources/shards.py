@@ -1,4 +1,4 @@
-"""The tar shards that a pattern stands for, by split."""
+"""The shards that a pattern stands for, by split."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import re
+from collections.abc import Callable, Iterable
 
 from vit_jax import storage
 from vit_jax.data.sources.contents import is_system
@@ -18,23 +19,31 @@ logger = logging.getLogger(__name__)
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)
+_NUMBERED = re.compile(r"(.+)-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.\w+")
 _GLOB = re.compile(r"[*?\[]")
 _MAX_PATHS = 1_000_000
-_SUFFIX = ".tar"
-_COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")  # To say what is wrong.
+# To say what is wrong with a folder that has no others.
+_COMPRESSED = {".tar": (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")}
 _KEY = "config.data.source"
 
 
-def find_shards(pattern: str) -> tuple[str, dict[str, list[str]]]:
+def split_in(path: str) -> str:
+    """The word of `split_names` in a path, such as `train` of `imagenet-train-000.tar`; "": none."""
+    words = _SPLIT.findall(path)
+    return words[0].lower() if words else ""
+
+
+def find_shards(
+    pattern: str, suffix: str = ".tar", split_of: Callable[[str], str] = split_in
+) -> tuple[str, dict[str, list[str]]]:
     """The shards that a pattern stands for, by split and in natural order.
 
-    The split is a word of `split_names`, such as `train` or `val`, in a shard's name, or in that of
-    its folder below the first that all have in common: `train/0.tar`, `imagenet-train-000.tar`.
-    Without such words, all shards are `train`.
-
     Args:
-        pattern: local or a URL: a folder, in which and in whose folders *.tar files are searched; a
-            path; a glob; or several, as "{000..146}" and "{a,b}" in it say.
+        pattern: local or a URL: a folder, in which and in whose folders files with the suffix are
+            searched; a path; a glob; or several, as "{000..146}" and "{a,b}" in it say.
+        suffix: that shards in a folder end in.
+        split_of: the split that a path says, below the folder that all have in common; "": none.
+            Where no path says one, all shards are `train`.
 
     Returns:
         The folder that all lie in, at some depth, and the paths of each split.
@@ -46,21 +55,27 @@ def find_shards(pattern: str) -> tuple[str, dict[str, list[str]]]:
     if pattern and storage.probe(pattern, _KEY):
         is_folder = storage.is_folder(pattern)
         root = pattern.rstrip("/") if is_folder else pattern.rpartition("/")[0]
-        paths = _search(root, (_SUFFIX,)) or _search(root, _COMPRESSED) if is_folder else [pattern]
+        paths = [pattern]
+        if is_folder:
+            paths = _search(root, (suffix,)) or _search(root, _COMPRESSED.get(suffix, ()))
     else:
         expanded = [_match(path) for path in expand_braces(pattern)]
         paths = list(itertools.chain.from_iterable(expanded))
         root = _common_folder(paths)
     if not any(paths):
         raise DataError(
-            f"{_KEY}: {pattern!r} stands for no file; expected a folder with *.tar files, a glob, "
-            "or numbers such as imagenet-train-{000000..000146}.tar."
+            f"{_KEY}: {pattern!r} stands for no file; expected a folder with *{suffix} files, a "
+            f"glob, or numbers such as imagenet-train-{{000000..000146}}{suffix}."
         )
-    return root, _by_split(sorted(set(paths), key=natural_order), root)
+    ordered = sorted(set(paths), key=natural_order)
+    _warn_of_missing(ordered)
+    return root, by_split(ordered, root, split_of)
 
 
 def _search(folder: str, suffixes: tuple[str, ...], depth: int = 1) -> list[str]:
     """The files in a folder, and in the folders in it, whose names end so."""
+    if not suffixes:
+        return []
     found = []
     for name, is_folder in storage.list_folder(folder):
         path = storage.join(folder, name)
@@ -85,11 +100,13 @@ def _common_folder(paths: list[str]) -> str:
     return "/".join(level[0] for level in same)
 
 
-def _by_split(paths: list[str], root: str) -> dict[str, list[str]]:
+def by_split(
+    paths: Iterable[str], root: str, split_of: Callable[[str], str] = split_in
+) -> dict[str, list[str]]:
+    """Paths by the split that `split_of` finds in them below `root`; all "train" if in none."""
     splits: dict[str, list[str]] = {}
     for path in paths:
-        words = _SPLIT.findall(path.removeprefix(root))
-        splits.setdefault(words[0].lower() if words else "", []).append(path)
+        splits.setdefault(split_of(path.removeprefix(root)), []).append(path)
     unnamed = splits.pop("", [])
     if not splits:
         return {"train": unnamed}
@@ -101,6 +118,20 @@ def _by_split(paths: list[str], root: str) -> dict[str, list[str]]:
             unnamed[0],
         )
     return splits
+
+
+def _warn_of_missing(paths: Iterable[str]) -> None:
+    """Warns where the names of files say that there are more of them."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for path in paths:
+        if match := _NUMBERED.fullmatch(path):
+            found.setdefault((match[1], match[3]), set()).add(int(match[2]))
+    for (stem, count), numbers in found.items():
+        if missing := sorted(set(range(int(count))) - numbers):
+            logger.warning(
+                "%s: of its %d files %d are missing, the first is %0*d.",
+                *(stem, int(count), len(missing), len(count), missing[0]),
+            )
 
 
 def expand_braces(pattern: str) -> list[str]:

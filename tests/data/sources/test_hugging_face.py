@@ -1,0 +1,174 @@
+import io
+import json
+import re
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import constants
+
+from tests.hub_server import Fault
+from vit_jax.data.sources.hugging_face import _as_expression
+from vit_jax.data.sources.registry import open_source
+from vit_jax.errors import ConfigError, DataError, HubError
+
+NAMES = ["cat", "dog"]
+CONVERTED = "refs/convert/parquet"
+
+
+def table(first, labels):
+    """A Parquet file with images called after their numbers, and classes as the Hub has them."""
+    images = [
+        {"bytes": b"%d" % number, "path": None} for number in range(first, first + len(labels))
+    ]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    described = {"image": {"_type": "Image"}, "label": {"names": NAMES, "_type": "ClassLabel"}}
+    content = io.BytesIO()
+    columns = pa.table({"image": pa.array(images, kind), "label": labels})
+    metadata = {"huggingface": json.dumps({"info": {"features": described}})}
+    pq.write_table(columns.replace_schema_metadata(metadata), content)
+    return content.getvalue()
+
+
+PLAIN = {
+    "README.md": b"# Cats and dogs\n",
+    "data/train-00000-of-00002.parquet": table(0, [0, 1]),
+    "data/train-00001-of-00002.parquet": table(2, [1]),
+    "data/test-00000-of-00001.parquet": table(10, [0]),
+}
+DESCRIBED = {
+    "README.md": b"""---
+configs:
+- config_name: small
+  data_files:
+  - split: train
+    path: a/tr-*
+  - split: test
+    path: [b/**/x.parquet]
+- config_name: large
+  default: true
+  data_files:
+    train: "*.parquet"
+---
+text
+""",
+    "a/tr-0.parquet": table(0, [0, 1]),
+    "b/c/d/x.parquet": table(5, [1]),
+    "all.parquet": table(20, [1, 0, 1]),
+}
+
+
+def images(data, split="train"):
+    source = open_source(data, split, image_size=(4, 4), channels=3, num_classes=0)
+    assert source.class_names == ("cat", "dog")
+    return [(int(source[index].image), source[index].label) for index in range(len(source))]
+
+
+def stored(hub_server):
+    """How often the store of large files was asked."""
+    return sum(path.startswith("/store/") for path in hub_server.asked())
+
+
+def test_files_of_the_repository(hub_server, data):
+    """Splits by the files' names; only the files of a split are fetched, and each once."""
+    hub_server.add("owner/pets", PLAIN, kind="dataset")
+    data.source = "hf:owner/pets"
+    assert images(data, "test") == [(10, 0)]
+    assert stored(hub_server) == 1
+    assert images(data) == [(0, 0), (1, 1), (2, 1)]
+    assert images(data, "train[-1:]+test") == [(2, 1), (10, 0)]
+    assert stored(hub_server) == 3
+    source = open_source(data, "train", image_size=(4, 4), channels=3, num_classes=0)
+    assert source.name_of(2) == "data/train-00001-of-00002.parquet/0"
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "expected"),
+    [
+        ("hf:owner/pets", "train", [20, 21, 22]),
+        ("hf:owner/pets:small", "train", [0, 1]),
+        ("hf:owner/pets:small", "test", [5]),
+    ],
+)
+def test_configurations_that_the_readme_describes(hub_server, data, name, split, expected):
+    hub_server.add("owner/pets", DESCRIBED, kind="dataset")
+    data.source, data.held_out_fraction = name, 0.0
+    assert [image for image, _ in images(data, split)] == expected
+
+
+def test_the_hubs_conversion(hub_server, data):
+    """Of what is no Parquet on main; two configurations have to be told apart."""
+    files = {"README.md": b"", "images.zip": b"PK"}
+    hub_server.add("owner/pets", files, kind="dataset")
+    hub_server.add(
+        "owner/pets",
+        {
+            "one/train/0000.parquet": table(0, [0, 1]),
+            "one/partial-test/0000.parquet": table(7, [1]),
+            "two/train/0000.parquet": table(30, [1]),
+        },
+        kind="dataset",
+        revision=CONVERTED,
+    )
+    data.source = "hf:owner/pets:one"
+    assert images(data) == [(0, 0), (1, 1)]
+    assert images(data, "test") == [(7, 1)]
+    data.source = "hf:owner/pets"
+    with pytest.raises(DataError, match=r"several configurations; there are one, two: name one"):
+        images(data)
+    data.source = "hf:owner/pets:three"
+    with pytest.raises(DataError, match="no configuration three; there are one, two"):
+        images(data)
+
+
+def test_nothing_that_can_be_read(hub_server, data):
+    hub_server.add("owner/pets", {"images.zip": b"PK"}, kind="dataset")
+    data.source = "hf:owner/pets"
+    with pytest.raises(
+        DataError, match="has no Parquet files, and none that the Hub has converted"
+    ):
+        images(data)
+    hub_server.add("owner/pets", {"images.zip": b"PK"}, kind="dataset", revision="v1")
+    data.source = "hf:owner/pets@v1"
+    with pytest.raises(DataError, match="the Hub converts the branch main only"):
+        images(data)
+    data.source = "hf:pets"
+    with pytest.raises(ConfigError, match="write hf:OWNER/NAME"):
+        images(data)
+
+
+def test_revisions_offline_and_private_ones(hub_server, data, monkeypatch):
+    """A revision keeps its content; offline the cache is enough; a token opens what is private."""
+    hub_server.add("owner/pets", PLAIN, kind="dataset", revision="v1", token="hf_mine")
+    newer = {**PLAIN, "data/test-00000-of-00001.parquet": table(50, [1, 1])}
+    hub_server.add("owner/pets", newer, kind="dataset", token="hf_mine")
+    data.source = "hf:owner/pets@v1"
+    with pytest.raises(HubError, match="HF_TOKEN"):
+        images(data, "test")
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    hub_server.faults.append(Fault("revision/v1", status=503))
+    monkeypatch.setattr("vit_jax.hub.PAUSES", (0.0,))
+    assert images(data, "test") == [(10, 0)]
+    data.source = "hf:owner/pets"
+    assert images(data, "test") == [(50, 1), (51, 1)]
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    asked = len(hub_server.requests)
+    assert images(data, "test") == [(50, 1), (51, 1)]
+    with pytest.raises(HubError, match=r"not in the cache are data/train-00000.*MB"):
+        images(data)
+    assert len(hub_server.requests) == asked
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        ("data/train-*", "data/train-0.parquet", True),
+        ("data/train-*", "more/data/train-0.parquet", False),
+        ("*.parquet", "a/b.parquet", False),
+        ("**/*.parquet", "b.parquet", True),
+        ("**", "a/b/c.parquet", True),
+        ("a+b/?.parquet", "a+b/x.parquet", True),
+    ],
+)
+def test_globs(pattern, name, matches):
+    assert bool(re.fullmatch(_as_expression(pattern), name)) == matches

@@ -1,0 +1,1 @@
+"""Data written anew, once, as shards that need little work to read."""
