@@ -67,6 +67,9 @@ setup(
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
         "plan": ["jax[tpu]"],  # libtpu, whose compiler needs no TPU.
+        "plan-gpu": [
+            "jax-cuda12-plugin"
+        ],  # XLA's for NVIDIA, of jaxlib's version: it needs no GPU.
         "wandb": ["wandb>=0.19"],
         "mlflow": ["mlflow>=3"],
         "dev": DEVELOPMENT,

@@ -13,7 +13,7 @@ import jax
 from vit_jax.devices import sharding
 from vit_jax.config_file import load_config
 from vit_jax.data.dataset import open_dataset
-from vit_jax.plan import bytes_per_device
+from vit_jax.training.planning import bytes_per_device
 from vit_jax.training.experiment import make_experiment
 from vit_jax.training.state import initial_state
 

@@ -14,12 +14,15 @@ import pytest
 
 from tests import tiny
 from tests.runs import ROOT
+from vit_jax.devices import gpu_compiler
 from vit_jax.devices.hardware import CHIPS, GIB
 from vit_jax.devices.topology import GPU_KINDS, TPU_KINDS, open_topology
 from vit_jax.errors import ConfigError
 from vit_jax.models import count_parameters, model_options
-from vit_jax.plan import Memory, lower_bound, main, make_plan, needed_bytes, suggestions
+from vit_jax.plan import as_json, describe_estimate, main, suggestions
 from vit_jax.training import experiment
+from vit_jax.training.execution import Choice
+from vit_jax.training.planning import Memory, lower_bound, make_plan, needed_bytes
 
 OPTIONS = {  # Of the tiny model.
     **{"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 64},
@@ -87,7 +90,8 @@ def test_what_the_compiler_says_is_needed(words, size):
 
 def test_suggestions_save_memory_at_growing_cost(topology, planned):
     config = tiny.get_config()
-    tried = list(suggestions(config, topology, planned))
+    keeping = dataclasses.replace(planned, execution={"remat": Choice("none")})
+    tried = list(suggestions(config, topology, keeping))
     assert tried == [
         ("model.remat=dots",),
         ("model.remat=full",),
@@ -180,6 +184,7 @@ def test_the_command_suggests_what_fits(capsys, monkeypatch, planned):
     chip = CHIPS[kind]
     monkeypatch.setitem(CHIPS, kind, type(chip)(chip.flops, small, chip.bandwidth))
     arguments = [CONFIG, "--topology=gpu:8", "--config.ema_decay=0.9", "--suggest", "--json"]
+    arguments.append("--config.model.remat=none")
     code = main(arguments)
     plans = json.loads(capsys.readouterr().out)
     assert not plans[0]["fits"]
@@ -267,6 +272,57 @@ def plan_for_tpu(*arguments):
     return json.loads(done.stdout)
 
 
+def test_several_hosts_share_their_ports(topology):
+    host = dataclasses.replace(topology, compiler="cuda")
+    assert host.interconnect == 450e9
+    assert dataclasses.replace(host, hosts=2).interconnect == 4 * 50e9
+    assert not topology.compiler_options
+    assert host.compiler_options["xla_gpu_autotune_level"] == "0"
+
+
+def test_an_estimate_decides_over_images_mfu_and_cost(planned, topology, capsys):
+    """Without one, the bound; JSON says which."""
+    assert planned.estimate is None
+    assert planned.images_per_second == 32 / planned.bound.seconds
+    estimated = dataclasses.replace(planned, estimate=0.5, kernels=900, steps=7200)
+    made = as_json(estimated, topology, 3.0)
+    assert (made["compiler"], made["estimate_seconds"]) == ("stand-in", 0.5)
+    assert made["images_per_second"] == 64
+    assert made["mfu"] == planned.flops / 0.5 / (8 * 1979e12 / 2)
+    assert (made["device_hours"], made["chip_hours"], made["cost"]) == (8, 8, 24)
+    text = "\n".join(describe_estimate(estimated, topology, 3.0))
+    assert "a step takes about 500 ms, 900 kernels: 64 images/s" in text
+    assert text.endswith("cost: about 24.00 at 3 an hour of a chip")
+    assert as_json(planned, topology, None)["cost"] is None
+
+
+def test_a_gpu_s_description_names_its_figures():
+    for kind in set(GPU_KINDS.values()):
+        text = gpu_compiler.target(kind)
+        assert f'device_description_str: "{kind}"' in text
+        assert text.count("{") == text.count("}") == 4
+        assert (
+            abs(float(re.search(r"bandwidth: (\d+)", text)[1]) / CHIPS[kind].bandwidth - 1) < 1e-3
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["h100:8", "h200:2x8", "a100:1"])
+def test_the_gpu_compiler_plans(name, capsys):
+    """Also where the devices are several hosts'; with fused attention in bfloat16."""
+    if not gpu_compiler.is_installed():
+        pytest.skip(f"needs the compiler for NVIDIA: {gpu_compiler.INSTALL_PLUGIN}")
+    options = ["--config.model.dtype=bfloat16", "--config.model.dropout_rate=0.1"]
+    assert main([CONFIG, f"--topology={name}", "--config.batch_size=32", "--json", *options]) == 0
+    (made,) = json.loads(capsys.readouterr().out)
+    assert made["compiler"] == "cuda"
+    assert made["stand_in"] == ""
+    assert made["execution"] == {"attention": "cudnn", "remat": "dots", "scan_unroll": 2}
+    assert made["estimate_seconds"] > made["kernels"] * 2e-6
+    assert made["memory"]["temporaries"] > 0
+    assert bool(made["exchanges"]) == (made["devices"] > 1)
+
+
 @pytest.mark.slow
 def test_the_tpu_compiler_plans():
     """Its figures at the versions that setup.py pins: see docs/scaling.md."""
@@ -281,7 +337,8 @@ def test_the_tpu_compiler_plans():
 
 @pytest.mark.slow
 def test_the_tpu_compiler_refuses():
-    first = plan_for_tpu("--config=configs/vit.py:b16", "--topology=v5e:4x4")[0]
+    options = ["--topology=v5e:4x4", "--config.model.remat=none"]
+    first = plan_for_tpu("--config=configs/vit.py:b16", *options)[0]
     assert not first["fits"]
     assert "exceeds" in first["refusal"]
     np.testing.assert_allclose(first["memory"]["temporaries"], 52.45 * GIB, rtol=0.05)

@@ -17,7 +17,11 @@ MOVED = {
 EARLIER = {
     "data.holding_out": "hash",
     "ema_warmup": True,
+    "model.attention": "xla",
+    "model.dropout_bits": 32,
     "model.matmul_precision": "default",
+    "model.remat": "none",
+    "model.scan_unroll": 1,
     "optimizer.gradient_dtype": "model",
     "optimizer.sharpness.shares": 1,
 }

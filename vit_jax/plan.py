@@ -3,209 +3,47 @@
     python -m vit_jax.plan --config=configs/vit.py:h14 --topology=v5e:16x16 [--config.KEY=VALUE ...]
 
 Compiles the real train step for devices that are not here (`vit_jax.devices.topology`), and prints what one
-device has to hold, what the devices exchange in a step, and a lower bound of the step's time.
+device has to hold, what the devices exchange in a step, how long the step takes at least, and where the
+devices' own compiler is installed an estimate.
 `--suggest` compiles changes of the config until one fits; `--json` prints one JSON document.
 
 Exit codes: 0 it fits; 1 it does not, and nothing that was tried does; 2 a mistake in what was asked.
 """
 
-import dataclasses
 import json
 import logging
-import math
 import os
-import re
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 if __name__ == "__main__":  # Before JAX looks for devices: only libtpu's compiler is of use here.
     os.environ |= {
         "JAX_PLATFORMS": "cpu",
         "TPU_SKIP_MDS_QUERY": "1",  # There is no TPU to ask what it is,
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # nor one that two plans could quarrel about.
+        "TF_CPP_MIN_LOG_LEVEL": "2",  # Nor a GPU, which XLA's plug-in for NVIDIA remarks.
     }
 
-import jax
 from ml_collections import ConfigDict
 
-from vit_jax import config as config_lib
 from vit_jax.command_line import OVERRIDE, Parser, parse_with_config, run_command
 from vit_jax.config_file import load_config
 from vit_jax.console import format_duration
-from vit_jax.data.dataset import open_dataset
-from vit_jax.devices import sharding
-from vit_jax.devices.collectives import Collective, collectives
 from vit_jax.devices.hardware import GIB
-from vit_jax.devices.topology import Topology, open_topology
+from vit_jax.devices.topology import CUDA, Topology, open_topology
 from vit_jax.tables import format_table
-from vit_jax.training.architecture import with_architecture
-from vit_jax.training.experiment import make_experiment
-from vit_jax.training.step import TrainStep
+from vit_jax.training import execution
+from vit_jax.training.planning import Plan, make_plan
 
 FITS, DOES_NOT_FIT = 0, 1
 REMATS = ("none", "dots", "full")  # config.model.remat, by the memory that each saves.
 
-# The TPU compiler's words for a program that needs more memory than there is.
-NEEDED = re.compile(r"(?:Used|HLO temporaries \()\s*([\d.]+)([KMGT])")
-UNITS = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
+UNKNOWN_WITHOUT_A_GPU = (
+    "  (not known without a GPU: which product kernels tuning chooses, and cuDNN's workspaces)"
+)
 
 logger = logging.getLogger("vit_jax")
-
-
-class Memory(NamedTuple):
-    """The memory of one device during a step, in bytes."""
-
-    parameters: int
-    optimizer: int
-    average: int  # of the parameters (EMA)
-    objective: int  # its frozen arrays, and what it updates itself
-    batch: int
-    temporaries: int  # activations, gradients, buffers of exchanges
-    program: int
-
-    @property
-    def state(self) -> int:
-        """The bytes that stay from step to step."""
-        return self.parameters + self.optimizer + self.average + self.objective
-
-    @property
-    def total(self) -> int:
-        """All of it at once."""
-        return sum(self)
-
-
-class Bound(NamedTuple):
-    """Seconds that a step takes at least, by what limits it; None where a figure is unknown."""
-
-    compute: float
-    memory: float | None
-    network: float | None
-
-    @property
-    def seconds(self) -> float:
-        """The largest: at best, all three go on at the same time."""
-        return max(value for value in self if value is not None)
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """One config, compiled for one topology.
-
-    Attributes:
-      changes: "KEY=VALUE" of the config, beyond what was asked for.
-      mesh: axis -> devices along it.
-      memory: of one device. Temporaries are the compiler's, if it refused as far as it says.
-      capacity: of one device's memory, nominal, bytes.
-      refusal: the compiler's words if the program does not fit, else "".
-      flops: of one step, forward and backward, recomputation not counted.
-      exchanges: of one device in one step -> how often.
-      bound: of a step's time.
-      steps: of the whole run.
-      compile_seconds: for lowering and compiling here.
-    """
-
-    changes: tuple[str, ...]
-    mesh: dict[str, int]
-    memory: Memory
-    capacity: int
-    refusal: str
-    flops: float
-    exchanges: Counter[Collective]
-    bound: Bound
-    steps: int
-    compile_seconds: float
-
-    @property
-    def fits(self) -> bool:
-        """Whether the compiler takes it and the nominal memory holds it."""
-        return not self.refusal and self.memory.total <= self.capacity
-
-
-def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = ()) -> Plan:
-    """Compiles the train step of `config` for the devices of `topology`.
-
-    Raises:
-      UserError: the config is wrong, or does not divide over these devices.
-    """
-    config_lib.validate(config)
-    config = with_architecture(config, cached_only=True)
-    mesh = sharding.build_mesh(config.mesh, topology.devices)
-    experiment = make_experiment(config, mesh, open_dataset(config, required=False))
-    state, frozen, batch = experiment.state, experiment.frozen, experiment.batch
-
-    start = time.perf_counter()
-    compiled, refusal = try_to_compile(experiment.step, state, frozen, batch)
-    seconds = time.perf_counter() - start
-    analysis = compiled and compiled.memory_analysis()
-    memory = Memory(
-        bytes_per_device(state.params),
-        bytes_per_device(state.opt_state),
-        bytes_per_device(state.ema),
-        bytes_per_device((frozen, state.objective)),
-        bytes_per_device(batch),
-        analysis.temp_size_in_bytes if analysis else needed_bytes(refusal),
-        analysis.generated_code_size_in_bytes if analysis else 0,
-    )
-    exchanges = collectives(compiled.as_text()) if compiled else Counter()
-    flops = experiment.flops_per_image * config.batch_size
-    return Plan(
-        tuple(changes),
-        dict(mesh.shape),
-        memory,
-        int(topology.memory),
-        refusal,
-        flops,
-        exchanges,
-        lower_bound(topology, flops, memory, exchanges),
-        experiment.durations.total,
-        seconds,
-    )
-
-
-def try_to_compile(step: TrainStep, *arguments: Any) -> tuple[jax.stages.Compiled | None, str]:
-    """The compiled program, or None and the compiler's words if there is not enough memory."""
-    try:
-        return step.lower(*arguments).compile(), ""
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return None, str(error).splitlines()[0]
-
-
-def bytes_per_device(tree: Any) -> int:
-    """The bytes on one device of the arrays that a tree of shapes describes."""
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for leaf in jax.tree.leaves(tree)
-    )
-
-
-def needed_bytes(refusal: str) -> int:
-    """The memory that the compiler says a refused program needs; 0 if it does not say."""
-    found = NEEDED.search(refusal)
-    return int(float(found[1]) * UNITS[found[2]]) if found else 0
-
-
-def lower_bound(
-    topology: Topology, flops: float, memory: Memory, exchanges: Counter[Collective]
-) -> Bound:
-    """The roofline: no step is faster than its arithmetic, its state's way through memory, or what
-    a chip has to send to others.
-
-    The state is read and written once; activations and a second reading of the parameters come on
-    top. What the devices of one chip exchange among themselves is not counted twice.
-    """
-    count = len(topology.devices)
-    sent = sum(exchange.bytes_sent(count) * times for exchange, times in exchanges.items())
-    bandwidth, link = topology.bandwidth, topology.chip.interconnect
-    return Bound(
-        flops / (count * topology.peak_flops),
-        (2 * memory.state + memory.batch) / bandwidth if bandwidth else None,
-        sent / link if link else None,
-    )
 
 
 # ----------------------------------------------------------------------------------- suggestions
@@ -217,7 +55,7 @@ def suggestions(config: ConfigDict, topology: Topology, plan: Plan) -> Iterator[
     What cannot suffice is left out: recomputation, if the state alone is too large.
     """
     rest = len(topology.devices) // plan.mesh["tensor"]
-    more = REMATS[REMATS.index(config.model.remat or "none") + 1 :]
+    more = REMATS[REMATS.index(str(plan.execution["remat"].value)) + 1 :]
     remats = [f"model.remat={how}" for how in more]
     everywhere = () if rest == 1 else (f"mesh.fsdp={rest}", "mesh.data=1")
     if plan.memory.state < plan.capacity:
@@ -248,9 +86,9 @@ def try_suggestions(
 # ------------------------------------------------------------------------------------------ text
 
 
-def describe(plan: Plan, topology: Topology, batch_size: int) -> str:
-    """The plan as text for the screen."""
-    chips = len(topology.devices) // topology.devices_per_chip
+def describe(plan: Plan, topology: Topology, price: float | None) -> str:
+    """The plan as text for the screen; `price` of a chip-hour."""
+    chips = num_chips(topology)
     axes = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     core = "" if topology.devices_per_chip == 1 else " (two devices make a chip)"
     bound = plan.bound.seconds
@@ -265,6 +103,7 @@ def describe(plan: Plan, topology: Topology, batch_size: int) -> str:
             if plan.changes
             else []
         ),
+        execution.describe(plan.execution),
         f"compiled in {plan.compile_seconds:.0f} s",
         "",
         format_table(memory_rows(plan)),
@@ -276,11 +115,40 @@ def describe(plan: Plan, topology: Topology, batch_size: int) -> str:
         "",
         f"model FLOPs per step: {plan.flops:.4g} (forward and backward, nothing recomputed)",
         f"a step takes at least {bound * 1e3:.3g} ms ({limits}): "
-        f"at most {batch_size / bound:,.0f} images/s; "
+        f"at most {plan.batch_size / bound:,.0f} images/s; "
         f"{plan.steps:,} steps at least {format_duration(plan.steps * bound)}, "
         f"{plan.steps * bound * chips / 3600:,.1f} chip-hours",
+        *describe_estimate(plan, topology, price),
     ]
     return "\n".join(lines)
+
+
+def num_chips(topology: Topology) -> int:
+    """The chips that are paid for."""
+    return len(topology.devices) // topology.devices_per_chip
+
+
+def chip_hours(plan: Plan, topology: Topology) -> float:
+    """Of the whole run, as estimated."""
+    return plan.run_seconds * num_chips(topology) / 3600
+
+
+def describe_estimate(plan: Plan, topology: Topology, price: float | None) -> list[str]:
+    """The likely time and cost, a line or two; the cost by the bound where nothing is estimated."""
+    lines, hours = [], chip_hours(plan, topology)
+    if plan.estimate is not None:
+        kernels = "" if plan.kernels is None else f", {plan.kernels:,} kernels"
+        lines.append(
+            f"a step takes about {plan.estimate * 1e3:.3g} ms{kernels}: "
+            f"{plan.images_per_second:,.0f} images/s, {plan.mfu:.1%} MFU; {plan.steps:,} steps about "
+            f"{format_duration(plan.run_seconds)}, {hours:,.1f} chip-hours"
+        )
+    if topology.compiler == CUDA:
+        lines.append(UNKNOWN_WITHOUT_A_GPU)
+    if price is not None:
+        known = "about" if plan.estimate is not None else "at least"
+        lines.append(f"cost: {known} {price * hours:,.2f} at {price:g} an hour of a chip")
+    return lines
 
 
 def memory_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -320,13 +188,19 @@ def exchanges_by_kind(plan: Plan) -> dict[str, tuple[int, int]]:
     return totals
 
 
-def as_json(plan: Plan, topology: Topology) -> dict[str, Any]:
-    """The plan as what JSON can hold; sizes in bytes, times in seconds."""
+def as_json(plan: Plan, topology: Topology, price: float | None) -> dict[str, Any]:
+    """The plan as what JSON can hold; sizes in bytes, times in seconds.
+
+    What follows from the time is of the estimate, or of the bound where that is None.
+    """
+    hours = chip_hours(plan, topology)
     return {
         "topology": topology.name,
         "kind": topology.kind,
         "devices": len(topology.devices),
         "devices_per_chip": topology.devices_per_chip,
+        "hosts": topology.hosts,
+        "compiler": topology.compiler,
         "stand_in": topology.stand_in,
         "changes": plan.changes,
         "mesh": plan.mesh,
@@ -339,7 +213,15 @@ def as_json(plan: Plan, topology: Topology) -> dict[str, Any]:
         },
         "flops": plan.flops,
         "bound_seconds": plan.bound._asdict() | {"step": plan.bound.seconds},
+        "estimate_seconds": plan.estimate,
+        "kernels": plan.kernels,
+        "execution": execution.as_json(plan.execution),
+        "images_per_second": plan.images_per_second,
+        "mfu": plan.mfu,
         "steps": plan.steps,
+        "device_hours": hours * topology.devices_per_chip,
+        "chip_hours": hours,
+        "cost": None if price is None else price * hours,
         "compile_seconds": plan.compile_seconds,
     }
 
@@ -355,8 +237,9 @@ def main(arguments: Sequence[str]) -> int:
 def run(arguments: Sequence[str]) -> int:
     """Parses the flags and prints the plans; raises UserError."""
     parser = Parser("vit_jax.plan", "Whether a run fits, before it is paid for.")
-    parser.add_argument("--topology", required=True, help="v5e:16x16, v4:2x2x4, gpu:8, ...")
+    parser.add_argument("--topology", required=True, help="v5e:16x16, h100:8, a100:4x8, ...")
     parser.add_argument("--suggest", action="store_true", help="if it does not fit, find what does")
+    parser.add_argument("--price_per_hour", type=float, metavar="MONEY", help="of one chip")
     parser.add_argument("--json", action="store_true", help="print a JSON document")
     flags, overrides = parse_with_config(parser, arguments)
     topology = open_topology(flags.topology)
@@ -365,9 +248,11 @@ def run(arguments: Sequence[str]) -> int:
     if flags.suggest and not plans[0].fits:
         plans += try_suggestions(flags.config, overrides, topology, plans[0])
     if flags.json:
-        print(json.dumps([as_json(plan, topology) for plan in plans], indent=2))
+        print(
+            json.dumps([as_json(plan, topology, flags.price_per_hour) for plan in plans], indent=2)
+        )
     else:
-        print("\n\n".join(describe(plan, topology, config.batch_size) for plan in plans))
+        print("\n\n".join(describe(plan, topology, flags.price_per_hour) for plan in plans))
     return FITS if plans[-1].fits else DOES_NOT_FIT
 
 

@@ -15,8 +15,9 @@ from tests import tiny
 from tests.runs import ROOT
 from tests.stages import Setup, config_with, mesh_of
 from vit_jax.devices.collectives import Collective, collectives
+from vit_jax.devices.hlo import read_program
 from vit_jax.devices.topology import open_topology
-from vit_jax.plan import make_plan
+from vit_jax.training.planning import make_plan
 
 # The forms that the TPU's and the CPU's compilers write: a loop without and with a stated count, a
 # tuple of shapes with tiles, an asynchronous pair, a fused reduce-scatter, groups in three notations.
@@ -58,7 +59,7 @@ ENTRY %main (state: f32[8,8]) -> f32[2,8] {
 
 
 def test_every_form_is_counted_with_its_size_group_and_times():
-    assert collectives(TEXT) == {
+    assert collectives(read_program(TEXT)) == {
         Collective("all-reduce", 2 * (3 + 10), 4): 12,
         Collective("collective-permute", 4 * 16, 0): 7,
         Collective("all-gather", 4 * 64, 4): 1,
@@ -73,7 +74,9 @@ def test_a_loop_in_a_loop_multiplies():
         "to_apply=%sum\n  %in = (s32[]) while(%y), condition=%sum, "
         'body=%counted, backend_config={"known_trip_count":{"n":"7"}}\n}\n\n%condition',
     )
-    assert collectives(text)[Collective("collective-permute", 4 * 16, 0)] == 7 + 12 * 7
+    assert (
+        collectives(read_program(text))[Collective("collective-permute", 4 * 16, 0)] == 7 + 12 * 7
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_a_scan_counts_every_turn():
         return jax.lax.scan(turn, x, length=5)[0]
 
     x = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=split)
-    assert collectives(jax.jit(program).lower(x).compile().as_text()) == {
+    assert collectives(read_program(jax.jit(program).lower(x).compile().as_text())) == {
         Collective("all-reduce", 4 * 16, 8): 5
     }
 
@@ -224,7 +227,7 @@ def test_a_tpu_reduces_in_float32_once(mesh):
         found = reductions(text)
         assert found
         assert set.union(*found.values()) <= {"f32", "s32"}
-        exchanges = collectives(text).items()
+        exchanges = collectives(read_program(text)).items()
         sizes.append(sum(e.size * n for e, n in exchanges if e.kind != "all-gather"))
         assert ("reduce-scatter" in {e.kind for e, _ in exchanges}) == (mesh != "data")
     assert sizes[0] == sizes[1]

@@ -40,6 +40,7 @@ CHOICES = {
     "patch_dropout_rate": (0.0, 0.3),
     "dropout_rate": (0.0, 0.1),
     "attention_dropout_rate": (0.0, 0.1),
+    "dropout_bits": (16, 32),
     "gelu": ("tanh", "erf"),
     "dtype": ("float32", "bfloat16"),
     "remat": ("none", "dots", "full"),

@@ -17,7 +17,8 @@ from tests.models.filled import (
     with_parameters,
 )
 from vit_jax.models.base import mean_pool
-from vit_jax.models.layers import drop_rates, dropout, stochastic_depth
+from vit_jax.models.dropout import dropout
+from vit_jax.models.layers import drop_rates, stochastic_depth
 from vit_jax.models.vit import drop_patches
 
 TINY = {

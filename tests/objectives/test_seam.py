@@ -19,7 +19,7 @@ from vit_jax.config_file import load_config
 from vit_jax.devices.topology import open_topology
 from vit_jax.errors import ConfigError
 from vit_jax.evaluate import main as evaluate
-from vit_jax.plan import make_plan
+from vit_jax.training.planning import make_plan
 from vit_jax.training.state import initial_params
 from vit_jax.weights.loading import fit_weights, read_initial_weights
 

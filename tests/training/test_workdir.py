@@ -165,8 +165,6 @@ def test_all_differences_are_shown_at_once(recorded):
         ("ema_decay", 0.9),
         ("eval_every_steps", 7),
         ("model.dtype", "bfloat16"),
-        ("model.remat", "full"),
-        ("model.scan_unroll", 4),
         ("mesh.fsdp", 8),
         ("data.num_workers", 2),
     ],
@@ -180,6 +178,17 @@ def test_other_differences_are_logged_and_recorded(recorded, tmp_path, caplog, k
     caplog.clear()
     recorded(**{key: value})
     assert not caplog.records
+
+
+def test_how_the_model_is_computed_is_recorded_and_may_change(recorded, tmp_path, caplog):
+    """From what was chosen to what is asked for without a word; between two values with one."""
+    for value in (1, 4):
+        recorded(**{"model.scan_unroll": value, "model.remat": "full"})
+    (message,) = caplog.messages
+    assert message == "config.model.scan_unroll was 1 before this resume and is 4 now."
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["config"]["model"]["scan_unroll"] == 4
+    assert config["config"]["model"]["attention"] == "auto"
 
 
 def test_a_pair_equals_the_list_it_is_stored_as(tmp_path, caplog):

@@ -5,24 +5,10 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
+from vit_jax.devices.hlo import Instruction, Program, array_bytes
+
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
-# XLA's names of element types -> bytes of one.
-ITEM_BYTES = {
-    **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
-    **dict.fromkeys(("s16", "u16", "f16", "bf16"), 2),
-    **dict.fromkeys(("s32", "u32", "f32"), 4),
-    **dict.fromkeys(("s64", "u64", "f64"), 8),
-}
-
-COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
-SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
-CALLED = re.compile(r"\b(?:calls|body|true_computation|false_computation)=%?([\w.\-]+)")
-BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
-TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-INTEGER = re.compile(r"= [su]\d+\[\]\S* constant\((\d+)\)")
 GROUP_LISTS = re.compile(r"replica_groups=\{\{([\d,]+)\}")  # {{0,1},{2,3}}
 GROUP_SHAPE = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")  # [groups, members of each]<=[...]
 GROUP_AXES = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")  # of named mesh axes
@@ -49,74 +35,34 @@ class Collective(NamedTuple):
         return self.size * rounds.get(self.kind, others)
 
 
-def collectives(text: str) -> Counter[Collective]:
+def collectives(program: Program) -> Counter[Collective]:
     """Every exchange of a compiled program, and how often one run makes it.
 
-    Args:
-      text: of `jax.stages.Compiled.as_text()`. Loops count as often as they run, where the text
-        says how often (a `lax.scan` always does); others count once.
+    Loops count as often as they run, where the program says how often (a `lax.scan` always does);
+    others count once.
     """
-    computations, entry = _computations(text)
     total: Counter[Collective] = Counter()
-
-    def visit(name: str, times: int, in_reduce_scatter: bool = False) -> None:
-        for instruction in computations.get(name, ()):
-            instruction_name, shape, operation, rest = instruction
-            kind = operation.removesuffix("-start")
-            if kind in KINDS:
-                kind = "reduce-scatter" if in_reduce_scatter else kind
-                total[Collective(kind, _size(kind, operation, shape, rest), _group(rest))] += times
-            repeats = _repeats(rest, computations) if operation == "while" else 1
-            called = CALLED.findall(rest)
-            for branches in BRANCHES.findall(rest):
-                called += [branch.strip(" %") for branch in branches.split(",")]
-            scattered = FUSED_REDUCE_SCATTER in f"{instruction_name} {called}"
-            for inner in called:
-                visit(inner, times * repeats, scattered)
-
-    visit(entry, 1)
+    for instruction, times, computation, caller in program.executed(into_fusions=True):
+        kind = instruction.operation.removesuffix("-start")
+        if kind in KINDS:
+            names = f"{caller.name if caller else ''} {computation}"
+            kind = "reduce-scatter" if FUSED_REDUCE_SCATTER in names else kind
+            total[_collective(kind, instruction)] += times
     return total
 
 
-def _computations(text: str) -> tuple[dict[str, list[tuple[str, ...]]], str]:
-    """Name -> instructions as (name, shape, operation, the rest), and which one is run."""
-    computations: dict[str, list[tuple[str, ...]]] = {}
-    entry, current = "", ""
-    for line in text.splitlines():
-        if found := COMPUTATION.match(line):
-            current = found[2]
-            entry = current if found[1] else entry
-            computations[current] = []
-        elif current and (found := INSTRUCTION.match(line)):
-            computations[current].append(found.groups())
-    return computations, entry
-
-
-def _repeats(rest: str, computations: dict) -> int:
-    """How often a loop runs: as stated, else the number that its condition compares with."""
-    if stated := TRIP_COUNT.search(rest):
-        return int(stated[1])
-    condition = CONDITION.search(rest)
-    limits = [
-        int(found[1])
-        for name, shape, operation, tail in computations.get(condition[1] if condition else "", ())
-        if (found := INTEGER.search(f"= {shape} {operation}({tail}"))
-    ]
-    return limits[0] if len(limits) == 1 else 1
-
-
-def _size(kind: str, operation: str, shape: str, rest: str) -> int:
-    """Bytes of the larger side: the gathered result, or what is reduced."""
-    result = [
-        math.prod(map(int, dims.split(","))) * ITEM_BYTES[item] if dims else ITEM_BYTES[item]
-        for item, dims in SHAPE.findall(shape)
-        if item in ITEM_BYTES
-    ]
-    if kind == "reduce-scatter" and operation == "reduce-scatter":
-        return sum(result) * (_group(rest) or 1)
-    if operation in ("all-gather-start", "collective-permute-start"):
-        return sum(result[len(result) // 2 :]) if operation.startswith("all") else result[0]
-    return sum(result)
+def _collective(kind: str, instruction: Instruction) -> Collective:
+    """With the bytes of the larger side: the gathered result, or what is reduced."""
+    sizes, operation = array_bytes(instruction.shape), instruction.operation
+    group = _group(instruction.rest)
+    size = sum(sizes)
+    if kind == operation == "reduce-scatter":
+        size *= group or 1
+    elif operation == "all-gather-start":
+        size = sum(sizes[len(sizes) // 2 :])
+    elif operation == "collective-permute-start":
+        size = sizes[0]
+    return Collective(kind, size, group)
 
 
 def _group(rest: str) -> int:

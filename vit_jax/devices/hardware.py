@@ -20,6 +20,8 @@ class Chip:
         bandwidth: of that memory, bytes/s; None if unknown.
         interconnect: what one chip can send to others of its slice or host, in one direction,
             bytes/s; None if unknown or if there is none but PCIe.
+        float32_flops: peak FLOP/s of float32 without tensor cores; None if unknown.
+        between_hosts: what one GPU can send to other hosts, bytes/s; None if unknown.
         cores: TensorCores of a TPU chip. JAX makes one device of a chip (v4, v5p) or one of
             each core (v2, v3, TPU7x); `jax.Device.num_cores` says how many a device has.
     """
@@ -28,6 +30,8 @@ class Chip:
     memory: int
     bandwidth: float | None = None
     interconnect: float | None = None
+    float32_flops: float | None = None
+    between_hosts: float | None = None
     cores: int = 1
 
 
@@ -55,14 +59,15 @@ CHIPS = {
     "Tesla T4": Chip(65e12, 16 * GIB, 320e9),
     # NVIDIA A100 data sheet: "BFLOAT16 Tensor Core", 312 dense, 624 sparse; half of "NVLink".
     "NVIDIA A100-PCIE-40GB": Chip(312e12, 40 * GIB, 1555e9),
-    "NVIDIA A100-SXM4-40GB": Chip(312e12, 40 * GIB, 1555e9, 300e9),
-    "NVIDIA A100-SXM4-80GB": Chip(312e12, 80 * GIB, 2039e9, 300e9),
+    # "FP32"; a DGX A100 has one HDR InfiniBand port of 200 Gb/s for each, a DGX H100 one of 400.
+    "NVIDIA A100-SXM4-40GB": Chip(312e12, 40 * GIB, 1555e9, 300e9, 19.5e12, 25e9),
+    "NVIDIA A100-SXM4-80GB": Chip(312e12, 80 * GIB, 2039e9, 300e9, 19.5e12, 25e9),
     "NVIDIA A100 80GB PCIe": Chip(312e12, 80 * GIB, 1935e9),
     # NVIDIA H100 and H200 data sheets: "BFLOAT16 Tensor Core", given with sparsity.
-    "NVIDIA H100 80GB HBM3": Chip(1979e12 / 2, 80 * GIB, 3350e9, 450e9),  # SXM
+    "NVIDIA H100 80GB HBM3": Chip(1979e12 / 2, 80 * GIB, 3350e9, 450e9, 67e12, 50e9),  # SXM
     "NVIDIA H100 PCIe": Chip(1513e12 / 2, 80 * GIB, 2000e9),
     "NVIDIA H100 NVL": Chip(1671e12 / 2, 94 * GIB, 3900e9, 300e9),
-    "NVIDIA H200": Chip(1979e12 / 2, 141 * GIB, 4800e9, 450e9),  # SXM
+    "NVIDIA H200": Chip(1979e12 / 2, 141 * GIB, 4800e9, 450e9, 67e12, 50e9),  # SXM
     "NVIDIA H200 NVL": Chip(1671e12 / 2, 141 * GIB, 4800e9, 450e9),
     # NVIDIA L4 and L40S data sheets: "BFLOAT16 Tensor Core", given with sparsity.
     "NVIDIA L4": Chip(242e12 / 2, 24 * GIB, 300e9),

@@ -28,6 +28,23 @@ def key_of_part(key: jax.Array, part: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(data, impl=PART_KEYS)
 
 
+def random_words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """Two independent words for each element, uint32 [B, ...], from one turn of threefry.
+
+    The counter is the element's row, among all of the batch, and its position in the row; so the
+    words are the same however the array is split, and a part's key draws the part's.
+    """
+    data = jax.random.key_data(key)
+    part = data[2] if len(data) == 3 else jnp.uint32(0)
+    row = jax.lax.broadcasted_iota(jnp.uint32, shape, 0) + part * jnp.uint32(shape[0])
+    position = jnp.zeros(shape, jnp.uint32)
+    for axis in range(1, len(shape)):
+        stride = jnp.uint32(math.prod(shape[axis + 1 :]))
+        position += stride * jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+    first, second = (jnp.broadcast_to(word, shape) for word in data[:2])
+    return tuple(prng.threefry2x32_p.bind(first, second, row, position))
+
+
 def _random_bits(data: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
     """As threefry's, of the elements that follow those of the parts before."""
     if bit_width != 32:

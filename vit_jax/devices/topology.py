@@ -1,7 +1,11 @@
 """Devices that are not here, for compiling what they would run.
 
     v5e:16x16, v4:2x2x4, tpu7x:4x4x4   a TPU slice; libtpu describes and compiles for it
-    gpu:8, h100:8, h200:8, a100:8      one host's GPUs; the CPU's compiler stands in for theirs
+    h100:8, h200:8, a100:8, h100:4x8   a host's GPUs, or hosts x GPUs of each; XLA's plug-in for
+                                       NVIDIA compiles for them
+    gpu:8                              H100s, for which the CPU's compiler stands in
+
+Where the compiler is not installed, the CPU's stands in for it too.
 
 A name must be opened before JAX has looked at this machine's devices.
 """
@@ -16,6 +20,7 @@ import re
 import jax
 from jax.experimental import topologies
 
+from vit_jax.devices import gpu_compiler
 from vit_jax.devices.hardware import CHIPS, Chip
 from vit_jax.errors import ConfigError
 
@@ -29,13 +34,15 @@ TPU_KINDS = {
     "v6e": ("TPU v6e", 1),
     "tpu7x": ("TPU7x", 2),
 }
+GENERIC_GPU = "gpu"
 GPU_KINDS = {
-    "gpu": "NVIDIA H100 80GB HBM3",
+    GENERIC_GPU: "NVIDIA H100 80GB HBM3",
     "h100": "NVIDIA H100 80GB HBM3",
     "h200": "NVIDIA H200",
     "a100": "NVIDIA A100-SXM4-80GB",
 }
 LIBTPU_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
+TPU, CUDA, STAND_IN = "tpu", "cuda", "stand-in"  # The compilers.
 INSTALL_LIBTPU = "pip install 'jax[tpu]'"
 
 
@@ -50,6 +57,8 @@ class Topology:
       chip: what one of the chips can do.
       devices_per_chip: 2 where each core of a chip is a device of its own.
       stand_in: why the devices are virtual ones, or "" if the compiler is the real one.
+      compiler: "tpu", "cuda" or "stand-in".
+      hosts: over which GPUs are spread; a TPU slice counts as one.
     """
 
     name: str
@@ -58,6 +67,8 @@ class Topology:
     chip: Chip
     devices_per_chip: int
     stand_in: str
+    compiler: str = STAND_IN
+    hosts: int = 1
 
     @property
     def peak_flops(self) -> float:
@@ -75,6 +86,30 @@ class Topology:
         bandwidth = self.chip.bandwidth
         return bandwidth and bandwidth / self.devices_per_chip
 
+    @property
+    def interconnect(self) -> float | None:
+        """What one chip can send to others, bytes/s; all of a host's ports carry its traffic."""
+        link, ports = self.chip.interconnect, self.chip.between_hosts
+        if self.hosts == 1 or not (link and ports):
+            return link
+        return min(link, ports * len(self.devices) / self.hosts)
+
+    @property
+    def platform(self) -> str:
+        """JAX's name of the platform that is compiled for, whatever compiles."""
+        return "gpu" if self.kind in GPU_KINDS.values() else "tpu"
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """For `jax.stages.Lowered.compile`."""
+        return gpu_compiler.COMPILER_OPTIONS if self.compiler == CUDA else {}
+
+    def compiling(self) -> contextlib.AbstractContextManager:
+        """The context in which programs are lowered for these devices."""
+        if self.compiler != CUDA:
+            return contextlib.nullcontext()
+        return gpu_compiler.answering_for(self.kind)
+
 
 def open_topology(name: str) -> Topology:
     """The devices of `name`; see the module's text.
@@ -82,13 +117,12 @@ def open_topology(name: str) -> Topology:
     Raises ConfigError for a name that is none, or a shape that does not exist.
     """
     family, _, shape = name.lower().partition(":")
-    if family in GPU_KINDS and re.fullmatch("[1-9][0-9]*", shape):
-        reason = "NVIDIA's compiler needs a GPU: memory is the CPU compiler's figure"
-        return _virtual(name, GPU_KINDS[family], int(shape), 1, reason)
+    if family in GPU_KINDS and re.fullmatch("([1-9][0-9]*x)?[1-9][0-9]*", shape):
+        return _open_gpus(name, family, *_hosts_and_gpus(shape))
     if family not in TPU_KINDS or not re.fullmatch("[1-9][0-9]*(x[1-9][0-9]*){1,2}", shape):
         raise ConfigError(
             f"--topology={name}: expected a TPU slice such as v5e:16x16 or v4:2x2x4 "
-            f"({', '.join(TPU_KINDS)}), or GPUs such as gpu:8 ({', '.join(GPU_KINDS)})."
+            f"({', '.join(TPU_KINDS)}), or GPUs such as h100:8 or h100:4x8 ({', '.join(GPU_KINDS)})."
         )
     kind, devices_per_chip = TPU_KINDS[family]
     if not importlib.util.find_spec("libtpu"):
@@ -103,7 +137,31 @@ def open_topology(name: str) -> Topology:
             described = topologies.get_topology_desc(f"{family}:{shape}", "tpu", **options)
     except jax.errors.JaxRuntimeError as error:
         raise ConfigError(f"--topology={name}: {str(error).splitlines()[0]}") from None
-    return Topology(name, kind, list(described.devices), CHIPS[kind], devices_per_chip, "")
+    devices = list(described.devices)
+    return Topology(name, kind, devices, CHIPS[kind], devices_per_chip, "", TPU)
+
+
+def _hosts_and_gpus(shape: str) -> tuple[int, int]:
+    """The hosts, and the GPUs of each: "4x8", or "8" of one host."""
+    hosts, _, per_host = shape.rpartition("x")
+    return int(hosts or 1), int(per_host)
+
+
+def _open_gpus(name: str, family: str, hosts: int, per_host: int) -> Topology:
+    kind = GPU_KINDS[family]
+    if family != GENERIC_GPU and gpu_compiler.is_installed():
+        with _quiet():
+            devices = gpu_compiler.describe_devices(kind, hosts, per_host)
+        return Topology(name, kind, devices, CHIPS[kind], 1, "", CUDA, hosts)
+    reason = (
+        f"{name} is for trying things out: memory is the CPU compiler's figure; h100:{per_host} is "
+        "compiled by NVIDIA's"
+        if family == GENERIC_GPU
+        else f"the GPU compiler is not installed ({gpu_compiler.INSTALL_PLUGIN}): memory is the CPU "
+        "compiler's figure"
+    )
+    virtual = _virtual(name, kind, hosts * per_host, 1, reason)
+    return dataclasses.replace(virtual, hosts=hosts)
 
 
 def _virtual(name: str, kind: str, count: int, devices_per_chip: int, reason: str) -> Topology:

@@ -56,7 +56,7 @@ class ModelOptions:
     head_bias: float = 0.0  # initial value of the head's bias
     dtype: str = "float32"  # of the computation; parameters are always float32
     matmul_precision: str = AUTO  # JAX's of float32 products; auto: "highest" if dtype is float32
-    remat: str = "none"  # or "full", "dots": what the backward pass recomputes
+    remat: str = AUTO  # or "none", "full", "dots": what the backward pass recomputes
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -314,8 +314,14 @@ def require_one_of(options: ModelOptions, **allowed: Any) -> None:
         if getattr(options, field) not in values:
             raise ConfigError(
                 f"model.{field}={shown(getattr(options, field))}: must be one of "
-                f"{', '.join(values)}."
+                f"{', '.join(map(str, values))}."
             )
+
+
+def require_unroll(options: ModelOptions, field: str = "scan_unroll") -> None:
+    """Raises ConfigError unless the field is "auto", or an integer of at least 1."""
+    if getattr(options, field) != AUTO:
+        require_at_least(options, 1, field)
 
 
 def require_not_negative(options: ModelOptions, *fields: str) -> None:

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from vit_jax.models.dropout import dropout
 from vit_jax.models.layers import (
     DENSE_MLP,
     MLP,
     SWIGLU,
     Attention,
     SwiGLU,
-    dropout,
     layer_norm,
     split,
     stochastic_depth,
@@ -51,6 +51,7 @@ class Block(nnx.Module):
             options,
             rngs,
             dropout_rate=options.dropout_rate,
+            dropout_bits=options.dropout_bits,
             inner_norm=options.mlp_norm,
         )
         if options.layer_scale:
@@ -68,7 +69,7 @@ class Block(nnx.Module):
             table = position_table(self.position_embedding, self.options)
             x = x + table.astype(x.dtype)
         y, weights = self.attention(self.norm1(x), attention_key)
-        y = dropout(y, self.options.dropout_rate, dropout_key)
+        y = dropout(y, self.options.dropout_rate, dropout_key, self.options.dropout_bits)
         y = y * self.layer_scale1[...].astype(y.dtype) if self.options.layer_scale else y
         x = x + stochastic_depth(y, drop_rate, depth_key1)
         y = self.mlp(self.norm2(x), mlp_key)

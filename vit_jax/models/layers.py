@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE
+from vit_jax.models.dropout import PACKED, dropout
 from vit_jax.models.positions import relative_logits, rotary_angles, rotate
 
 LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
@@ -32,30 +34,23 @@ nearly_zero = nnx.initializers.normal(1e-6)
 
 
 def save_products(primitive: Any, *args: Any, **params: Any) -> bool:
-    """A remat policy that keeps matrix products with weights, and convolutions."""
+    """A remat policy that keeps products with weights, convolutions, and fused attention."""
     dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *args, **params)
-    return dots or primitive is jax.lax.conv_general_dilated_p
+    convolution = primitive is jax.lax.conv_general_dilated_p
+    return dots or convolution or FUSED_PRIMITIVE in primitive.name
 
 
 REMAT_POLICIES = {
+    "auto": None,  # where no devices are known to choose for, as "none"
     "none": None,  # keep every activation
     "full": jax.checkpoint_policies.nothing_saveable,  # recompute each block
-    "dots": save_products,  # recompute all but matrix products and convolutions
+    "dots": save_products,  # recompute all but what `save_products` names
 }
 
 
 def split(key: jax.Array | None, num: int) -> list[jax.Array | None]:
     """`num` keys from one; no keys from none."""
     return [None] * num if key is None else list(jax.random.split(key, num))
-
-
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zeroes each element with probability `rate` and rescales; the identity without a key."""
-    if key is None or rate == 0:
-        return x
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
-    scaled = (x / jnp.float32(1 - rate)).astype(x.dtype)  # bfloat16 would divide by 0.8984 for 0.9.
-    return jnp.where(keep, scaled, 0)
 
 
 def drop_rates(rate: float, schedule: str, depth: int) -> jax.Array | None:
@@ -91,7 +86,8 @@ class Attention(nnx.Module):
     """Multi-head attention (equations 5 to 8 of the paper).
 
     Args:
-      options: width, num_heads, attention_dropout_rate, position_std, norm_epsilon, dtype.
+      options: width, num_heads, attention, attention_dropout_rate, dropout_bits,
+        position_std, norm_epsilon, dtype.
       rngs: for the initial parameters.
       qkv_bias: queries, keys and values have biases.
       query_key_norm: LayerNorm on the queries and keys of each head.
@@ -131,6 +127,8 @@ class Attention(nnx.Module):
         self.query_key_norm, self.relative = query_key_norm, relative_length > 0
         self.rotary_options, self.out_norm = options if rotary else None, out_norm
         self.dropout_rate = options.attention_dropout_rate
+        self.dropout_bits = options.dropout_bits
+        self.fused = FUSED.get(options.attention)
 
     def __call__(
         self, x: jax.Array, key: jax.Array | None = None, memory: jax.Array | None = None
@@ -153,9 +151,12 @@ class Attention(nnx.Module):
         )
         if self.relative:
             logits = logits + relative_logits(query, self.relative_positions[...])
-        weights = jax.nn.softmax(logits)
-        dropped = dropout(weights, self.dropout_rate, key).astype(value.dtype)
-        y = jnp.einsum("...hqk,...khd->...qhd", dropped, value)
+        weights = jax.nn.softmax(logits)  # Where nobody looks at them, a fused kernel spares them.
+        if self.fused and not self.relative and (key is None or not self.dropout_rate):
+            y = self.fused(query, key_, value)
+        else:
+            dropped = dropout(weights, self.dropout_rate, key, self.dropout_bits)
+            y = jnp.einsum("...hqk,...khd->...qhd", dropped.astype(value.dtype), value)
         if self.out_norm:
             y = self.norm(y.reshape(*y.shape[:-2], -1)).reshape(y.shape)
         return self.out(y), weights
@@ -175,6 +176,7 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
         *,
         dropout_rate: float = 0.0,
+        dropout_bits: int = PACKED,
         kernel_init: Callable = xavier_uniform,
         bias_init: Callable = nearly_zero,
         inner_norm: bool = False,
@@ -182,7 +184,7 @@ class MLP(nnx.Module):
         inits: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
         self.dense1 = nnx.Linear(width, hidden_width, dtype=options.dtype, rngs=rngs, **inits)
         self.dense2 = nnx.Linear(hidden_width, width, dtype=options.dtype, rngs=rngs, **inits)
-        self.gelu, self.dropout_rate = options.gelu, dropout_rate
+        self.gelu, self.dropout_rate, self.dropout_bits = options.gelu, dropout_rate, dropout_bits
         self.inner_norm = inner_norm
         if inner_norm:
             self.norm = layer_norm(hidden_width, options, rngs)
@@ -190,9 +192,10 @@ class MLP(nnx.Module):
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """[..., D] -> [..., D]."""
         key1, key2 = split(key, 2)
-        x = dropout(GELU[self.gelu](self.dense1(x)), self.dropout_rate, key1)
+        rate, bits = self.dropout_rate, self.dropout_bits
+        x = dropout(GELU[self.gelu](self.dense1(x)), rate, key1, bits)
         x = self.norm(x) if self.inner_norm else x
-        return dropout(self.dense2(x), self.dropout_rate, key2)
+        return dropout(self.dense2(x), rate, key2, bits)
 
 
 class SwiGLU(nnx.Module):
@@ -206,6 +209,7 @@ class SwiGLU(nnx.Module):
         rngs: nnx.Rngs,
         *,
         dropout_rate: float = 0.0,
+        dropout_bits: int = PACKED,
         inner_norm: bool = False,
     ):
         kwargs: dict[str, Any] = {"dtype": options.dtype, "rngs": rngs}
@@ -213,21 +217,23 @@ class SwiGLU(nnx.Module):
         self.gate = nnx.Linear(width, hidden_width, **kwargs)
         self.dense1 = nnx.Linear(width, hidden_width, **kwargs)
         self.dense2 = nnx.Linear(hidden_width, width, **kwargs)
-        self.dropout_rate, self.inner_norm = dropout_rate, inner_norm
+        self.dropout_rate, self.dropout_bits = dropout_rate, dropout_bits
+        self.inner_norm = inner_norm
         if inner_norm:
             self.norm = layer_norm(hidden_width, options, rngs)
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """[..., D] -> [..., D]."""
         key1, key2 = split(key, 2)
-        x = dropout(jax.nn.silu(self.gate(x)) * self.dense1(x), self.dropout_rate, key1)
+        rate, bits = self.dropout_rate, self.dropout_bits
+        x = dropout(jax.nn.silu(self.gate(x)) * self.dense1(x), rate, key1, bits)
         x = self.norm(x) if self.inner_norm else x
-        return dropout(self.dense2(x), self.dropout_rate, key2)
+        return dropout(self.dense2(x), rate, key2, bits)
 
 
 def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:
-    """`function` as it is for remat "none", else recomputed in the backward pass by its policy."""
-    if remat == "none":
+    """`function` as it is for remat "none" or "auto", else recomputed in the backward pass by its policy."""
+    if REMAT_POLICIES[remat] is None:
         return function
     return jax.checkpoint(function, policy=REMAT_POLICIES[remat], **kwargs)
 
@@ -261,5 +267,5 @@ def scan_blocks(
         return apply(nnx.merge(graphdef, layer_parameters), x, layer_inputs)
 
     step = rematerialize(step, options.remat, prevent_cse=False)  # The scan prevents it already.
-    unroll = min(options.scan_unroll, options.depth)
+    unroll = 1 if options.scan_unroll == "auto" else min(options.scan_unroll, options.depth)
     return jax.lax.scan(step, x, (parameters, per_layer), unroll=unroll)

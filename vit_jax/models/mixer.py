@@ -14,6 +14,7 @@ import jax
 from flax import nnx
 
 from vit_jax.models.base import (
+    AUTO,
     BLOCK_OUTPUTS,
     PATCH_EMBEDDINGS,
     Constrain,
@@ -22,6 +23,7 @@ from vit_jax.models.base import (
     require_at_least,
     require_one_of,
     require_rates,
+    require_unroll,
 )
 from vit_jax.models.layers import (
     GELU,
@@ -46,11 +48,12 @@ class MixerOptions(PatchOptions):
     mlp_width: int  # hidden size of the MLP over features
     stochastic_depth_rate: float = 0.0  # of dropping a residual branch, from 0 at the first block
     gelu: str = "tanh"  # or "erf"
-    scan_unroll: int = 1  # blocks per iteration of the scan
+    scan_unroll: int | str = AUTO  # blocks per iteration of the scan
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, 1, "depth", "token_mlp_width", "mlp_width", "scan_unroll")
+        require_at_least(self, 1, "depth", "token_mlp_width", "mlp_width")
+        require_unroll(self)
         require_rates(self, "stochastic_depth_rate")
         require_one_of(self, gelu=GELU)
 

@@ -17,8 +17,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.errors import ConfigError
+from vit_jax.models.attention import ATTENTIONS
 from vit_jax.models.base import (
     ATTENTION_WEIGHTS,
+    AUTO,
     BLOCK_OUTPUTS,
     PATCH_EMBEDDINGS,
     PRE_LOGITS,
@@ -29,9 +31,11 @@ from vit_jax.models.base import (
     require_not_negative,
     require_one_of,
     require_rates,
+    require_unroll,
     unconstrained,
 )
 from vit_jax.models.blocks import MLPS, Block
+from vit_jax.models.dropout import BITS, dropout
 from vit_jax.models.layers import (
     DENSE_MLP,
     GELU,
@@ -39,7 +43,6 @@ from vit_jax.models.layers import (
     STOCHASTIC_DEPTH_SCHEDULES,
     SWIGLU,
     drop_rates,
-    dropout,
     layer_norm,
     lecun_normal,
     scan_blocks,
@@ -93,6 +96,7 @@ class ViTOptions(PatchOptions):
 
     dropout_rate: float = 0.0  # after every dense layer but q, k, v, and after the positions
     attention_dropout_rate: float = 0.0  # on the attention weights; 0 in every published recipe
+    dropout_bits: int = 16  # random ones for each element; or 32, as earlier versions had
     stochastic_depth_rate: float = 0.0  # of dropping a residual branch
     stochastic_depth_schedule: str = LINEAR  # from 0 to the rate over the depth; or "constant"
     patch_dropout_rate: float = 0.0  # share of patches left out in training (arXiv 2212.00794)
@@ -108,20 +112,17 @@ class ViTOptions(PatchOptions):
     gelu: str = "tanh"  # or "erf", or OpenAI's "quick"
     pre_norm: bool = False  # LayerNorm before the blocks, patches without bias (CLIP)
     final_norm: bool = True  # LayerNorm after the blocks
-    scan_unroll: int = 1  # blocks per iteration of the scan
+    attention: str = AUTO  # or "xla", "cudnn": what computes it
+    scan_unroll: int | str = AUTO  # blocks per iteration of the scan
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, 1, "depth", "mlp_width", "num_heads", "scan_unroll")
+        require_at_least(self, 1, "depth", "mlp_width", "num_heads")
+        require_unroll(self)
         require_at_least(self, 0, "num_registers", "representation_size", "rotary_reference")
         require_not_negative(self, "position_std", "kernel_std", "layer_scale")
-        require_rates(
-            self,
-            "dropout_rate",
-            "attention_dropout_rate",
-            "stochastic_depth_rate",
-            "patch_dropout_rate",
-        )
+        require_rates(self, "dropout_rate", "attention_dropout_rate")
+        require_rates(self, "stochastic_depth_rate", "patch_dropout_rate")
         require_one_of(
             self,
             positions=POSITIONS,
@@ -129,6 +130,8 @@ class ViTOptions(PatchOptions):
             pooling=(CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING),
             stochastic_depth_schedule=STOCHASTIC_DEPTH_SCHEDULES,
             gelu=GELU,
+            attention=(AUTO, *ATTENTIONS),
+            dropout_bits=BITS,
             mlp=MLPS,
             rotary_coordinates=(INDICES, CENTRED),
         )
@@ -247,11 +250,10 @@ class VisionTransformer(ImageClassifier):
             self.pre_norm = layer_norm(options.width, options, rngs)
         make_blocks = nnx.vmap(lambda rngs: self.BLOCK(options, rngs), axis_size=options.depth)
         self.blocks = make_blocks(rngs.split(options.depth))
-        kept: dict[str, Any] = (
-            {"dtype": "float32"} if options.norm_after_pooling else {}
-        )  # It ends in the head.
+        exact = dataclasses.replace(options, dtype="float32")  # It ends in the head.
+        last = exact if options.norm_after_pooling else options
         if options.final_norm:
-            self.norm = layer_norm(options.width, dataclasses.replace(options, **kept), rngs)
+            self.norm = layer_norm(options.width, last, rngs)
         if options.pooling == ATTENTION_POOLING:
             self.attention_pooling = AttentionPooling(options, rngs)
         if options.representation_size:
@@ -314,10 +316,9 @@ class VisionTransformer(ImageClassifier):
         tokens = jnp.concatenate([*prefix, patches], axis=1)
         if options.position_placement == STEM and options.positions in TABLES:
             tokens = tokens + self.position_table(grid).astype(tokens.dtype)
-        tokens = dropout(tokens, options.dropout_rate, dropout_key)
-        tokens = drop_patches(
-            tokens, options.num_prefix_tokens, options.patch_dropout_rate, patch_key
-        )
+        tokens = dropout(tokens, options.dropout_rate, dropout_key, options.dropout_bits)
+        rate = options.patch_dropout_rate
+        tokens = drop_patches(tokens, options.num_prefix_tokens, rate, patch_key)
         return self.pre_norm(tokens) if options.pre_norm else tokens
 
     def position_table(self, grid: tuple[int, int] | None = None) -> jax.Array:
@@ -341,9 +342,8 @@ class VisionTransformer(ImageClassifier):
         """Tokens [B, S, D] through all blocks (equations 2 and 3), and the captured values."""
         options = self.options
         keys = None if key is None else jax.random.split(key, options.depth)
-        rates = drop_rates(
-            options.stochastic_depth_rate, options.stochastic_depth_schedule, options.depth
-        )
+        schedule = options.stochastic_depth_schedule
+        rates = drop_rates(options.stochastic_depth_rate, schedule, options.depth)
         shared = None
         if options.position_placement == EVERY_LAYER_SHARED:
             shared = self.position_table().astype(tokens.dtype)

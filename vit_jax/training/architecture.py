@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 # representation layer goes with the head, as in fine-tuning.
 OF_THE_RUN = (
     *("num_classes", "representation_size", "head_bias", "position_std", "kernel_std"),
-    *("dropout_rate", "attention_dropout_rate", "patch_dropout_rate"),
+    *("dropout_rate", "attention_dropout_rate", "dropout_bits", "patch_dropout_rate"),
     *("stochastic_depth_rate", "stochastic_depth_schedule"),
-    *("dtype", "matmul_precision", "remat", "scan_unroll"),
+    *("dtype", "matmul_precision", "attention", "remat", "scan_unroll"),
 )
 
 

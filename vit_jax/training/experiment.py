@@ -28,12 +28,14 @@ from vit_jax.durations import Durations, durations
 from vit_jax.evaluators import base as evaluators
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import registry
-from vit_jax.models.base import ModelOptions
+from vit_jax.models.base import AUTO, ModelOptions
 from vit_jax.network import Network
 from vit_jax.objectives.base import Labels, Objective
 from vit_jax.optimizer import build_optimizer
 from vit_jax.optimizer.groups import ParameterGroups, parameter_groups
 from vit_jax.optimizer.schedules import SCHEDULES, Schedule, make_schedule
+from vit_jax.training import execution
+from vit_jax.training.execution import Choice, choose_execution, devices_of, with_choices
 from vit_jax.training.gradients import check_batch
 from vit_jax.training.state import (
     Initializer,
@@ -56,7 +58,8 @@ class Experiment:
       config: the run's.
       mesh: of devices.
       dataset: the training data.
-      options: of the model, complete.
+      options: of the model, complete; `auto` where the devices decide.
+      execution: what was chosen for the devices.
       preprocessing: of images; with the mean and deviation that the weights were made for.
       network: the model as a function of its parameters.
       objective: what is minimised.
@@ -73,6 +76,7 @@ class Experiment:
     mesh: Mesh
     dataset: Dataset
     options: ModelOptions
+    execution: dict[str, Choice]
     preprocessing: Preprocessing
     network: Network
     objective: Objective
@@ -87,7 +91,9 @@ class Experiment:
     @property
     def model_file(self) -> ModelFile:
         """The content of the run's `model.json`."""
+        # Another machine may lack the kernel.
         options = dataclasses.asdict(self.options)
+        options |= {"attention": AUTO} if "attention" in options else {}
         names = self.dataset.class_names if self.options.num_classes else ()
         return ModelFile(
             self.config.model.name,
@@ -101,7 +107,8 @@ class Experiment:
     def inputs(self) -> Inputs:
         """What goes into the run besides its config."""
         digest = digest_of(self.dataset.examples)
-        return Inputs(self.dataset.num_examples, digest, self.objective.digest())
+        chosen = execution.as_json(self.execution)
+        return Inputs(self.dataset.num_examples, digest, self.objective.digest(), chosen)
 
     @property
     def flops_per_image(self) -> int:
@@ -156,7 +163,11 @@ class Experiment:
 
 
 def make_experiment(
-    config: ConfigDict, mesh: Mesh, dataset: Dataset, source: ModelFile | None = None
+    config: ConfigDict,
+    mesh: Mesh,
+    dataset: Dataset,
+    source: ModelFile | None = None,
+    platform: str | None = None,
 ) -> Experiment:
     """Assembles a run.
 
@@ -166,27 +177,21 @@ def make_experiment(
       dataset: of `config.data`.
       source: what the parameters that the run starts from were made for, whose mean and deviation
         replace the config's; None: a fresh start.
+      platform: that the mesh's devices stand in for; None: their own.
 
     Raises:
       ConfigError: parts of the config do not fit each other.
     """
     check_batch(config, mesh)
     options = model_options(config, dataset.num_classes)
-    preprocessing = preprocessing_of(config.data)
-    if source is not None:
-        made_for = source.preprocessing
-        preprocessing = dataclasses.replace(preprocessing, mean=made_for.mean, std=made_for.std)
-    structure = model_structure(config.model.name, options)
-    network = Network(structure, options, preprocessing, mesh)
-    weights = dataset.balance.weights if dataset.balance else ()
-    labels = Labels(
-        dataset.class_names,
-        dataset.num_classes,
-        several=dataset.several_labels,
-        weights=weights,
-        numeric=dataset.numeric,
+    preprocessing = preprocessing_for(config, source)
+    chosen = choose_execution(options, devices_of(config, mesh, platform))
+    executed = with_choices(options, chosen)
+    structure = model_structure(config.model.name, executed)
+    network = Network(structure, executed, preprocessing, mesh)
+    objective = objectives.make_objective(
+        config.objective, network, labels_of(dataset), config.init_teacher
     )
-    objective = objectives.make_objective(config.objective, network, labels, config.init_teacher)
 
     def params(key: jax.Array) -> dict:
         return initial_params(config.model.name, options, objective, key)
@@ -202,6 +207,7 @@ def make_experiment(
         mesh=mesh,
         dataset=dataset,
         options=options,
+        execution=chosen,
         preprocessing=preprocessing,
         network=network,
         objective=objective,
@@ -213,6 +219,26 @@ def make_experiment(
         frozen=abstract_frozen(objective, mesh),
         step=make_train_step(config, objective, optimizer, groups.trainable, schedule, state, mesh),
     )
+
+
+def labels_of(dataset: Dataset) -> Labels:
+    """What an objective has to know of the data."""
+    return Labels(
+        dataset.class_names,
+        dataset.num_classes,
+        several=dataset.several_labels,
+        weights=dataset.balance.weights if dataset.balance else (),
+        numeric=dataset.numeric,
+    )
+
+
+def preprocessing_for(config: ConfigDict, source: ModelFile | None) -> Preprocessing:
+    """The config's, with the mean and deviation that the first parameters were made for."""
+    preprocessing = preprocessing_of(config.data)
+    if source is None:
+        return preprocessing
+    made_for = source.preprocessing
+    return dataclasses.replace(preprocessing, mean=made_for.mean, std=made_for.std)
 
 
 def model_structure(name: str, options: ModelOptions) -> nnx.GraphDef:

@@ -203,6 +203,8 @@ def summed_over(
     """
     if not axes:
         return gradient
+    # With nothing left to the compiler, a program may have kernels that it cannot split.
+    whole_axes = [axis for axis, size in mesh.shape.items() if size == 1]
 
     def local(state: TrainState, frozen: dict, batch: Batch, data: jax.Array) -> tuple:
         key = jax.random.wrap_key_data(data)
@@ -222,7 +224,7 @@ def summed_over(
             mesh=mesh,
             in_specs=(states, everywhere, rows, rows if num_keys else everywhere),
             out_specs=(everywhere, kept),
-            axis_names=set(axes),
+            axis_names={*axes, *whole_axes},
             check_vma=False,
         )
         return mapped(state, frozen, batch, jax.random.key_data(key))

@@ -18,6 +18,7 @@ from vit_jax.model_file import Preprocessing
 from vit_jax.objectives.base import Objective
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES, Schedule
+from vit_jax.training import execution
 from vit_jax.training.experiment import Experiment
 
 NEXT_COLUMN = "\n" + " " * 10  # Goes on in the next line.
@@ -45,6 +46,7 @@ def describe_run(experiment: Experiment) -> str:
         "schedule": f"{describe_choice(config.schedule, SCHEDULES)}: "
         f"{describe_schedule(experiment.schedule, durations)}",
         "sharpness": describe_sharpness(config.optimizer.sharpness),
+        "execution": execution.describe(experiment.execution),
         "note": config.note,
     }
     lines = [f"{name:9} {text}" for name, text in rows.items() if text]

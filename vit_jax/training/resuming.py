@@ -59,6 +59,7 @@ IDENTITY = (
 )
 # Same mathematics.
 IDENTITY_EXCEPTIONS = (
+    "model.attention",
     "model.dtype",
     "model.matmul_precision",
     "model.remat",

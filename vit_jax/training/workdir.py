@@ -3,7 +3,9 @@
 import logging
 import os
 import uuid
+from collections.abc import Mapping
 from importlib import metadata
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -97,11 +99,13 @@ class Inputs(NamedTuple):
       num_train_examples: of the data.
       data_digest: of its list, see `vit_jax.data.sources.examples.digest_of`.
       objective_digest: of what the objective read, such as a teacher's weights; "": nothing.
+      execution: how the model is computed on the devices at hand.
     """
 
     num_train_examples: int
     data_digest: str
     objective_digest: str = ""
+    execution: Mapping[str, str | int] = MappingProxyType({})
 
 
 def record_config(
@@ -142,6 +146,7 @@ def record_config(
     distributed.gather(0)  # All have read the file before it changes.
     if jax.process_index() == 0:
         record = {"config": current, **inputs._asdict(), "versions": package_versions()}
+        record["execution"] = dict(inputs.execution)
         write_json(path, record)
 
 

@@ -1,0 +1,95 @@
+"""Fused attention: the plain form's values and gradients, as far as a CPU can tell."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.models import create_model
+from vit_jax.models.attention import FUSED, cudnn_attention, cudnn_obstacle, even_length
+
+# The library's program, its padding and lengths included, computed by XLA.
+by_xla = functools.partial(cudnn_attention, implementation="xla")
+
+
+def plain(query, key, value):
+    """Softmax of float32 logits, with weights in the values' type: the form of the reference."""
+    logits = jnp.einsum("...qhd,...khd->...hqk", query, key, preferred_element_type=jnp.float32)
+    weights = jax.nn.softmax(logits).astype(value.dtype)
+    return jnp.einsum("...hqk,...khd->...qhd", weights, value)
+
+
+def arrays(queries, keys, dtype, leading=(2,)):
+    shapes = [(*leading, length, 3, 8) for length in (queries, keys, keys)]
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+
+
+def values_and_gradients(attend, operands, weights):
+    def loss(*operands):
+        y = attend(*operands)
+        return (y.astype(jnp.float32) * weights).sum(), y
+
+    gradients, y = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*operands)
+    return [np.asarray(x.astype(jnp.float32)) for x in (y, *gradients)]
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "leading"), [(6, 6, (2,)), (5, 5, (2,)), (4, 7, (2, 3)), (1, 6, (2,))]
+)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_values_and_gradients_are_the_plain_form_s(queries, keys, leading, dtype, tolerance):
+    operands = arrays(queries, keys, dtype, leading)
+    weights = np.random.default_rng(1).normal(size=operands[0].shape)
+    expected = values_and_gradients(plain, arrays(queries, keys, "float32", leading), weights)
+    for found, one in zip(values_and_gradients(by_xla, operands, weights), expected, strict=True):
+        assert found.shape == one.shape
+        np.testing.assert_allclose(found, one, rtol=0, atol=tolerance * np.abs(one).max())
+
+
+def test_an_odd_sequence_becomes_even_with_zeros():
+    x = jnp.ones((2, 3, 1, 4))
+    assert even_length(x).shape == (2, 4, 1, 4)
+    assert not even_length(x)[:, 3].any()
+    assert even_length(x[:, :2]).shape == (2, 2, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "fused"),
+    [
+        ({}, True),
+        ({"query_key_norm": True}, True),
+        ({"positions": "relative"}, False),
+        ({"attention_dropout_rate": 0.1}, False),
+    ],
+)
+def test_a_model_uses_it_where_it_can(monkeypatch, options, fused):
+    """And computes the same; a kernel cannot drop weights or add to logits."""
+    calls = []
+
+    def attend(query, key, value):
+        calls.append(query.shape)
+        return plain(query, key, value)
+
+    monkeypatch.setitem(FUSED, "cudnn", attend)
+    size = {"image_size": 8, "channels": 1, "width": 16, "depth": 2, "num_heads": 2}
+    model = functools.partial(
+        create_model, "ViT-Ti/2", mlp_width=32, num_classes=3, seed=0, **size, **options
+    )
+    images = np.random.default_rng(0).normal(size=(2, 8, 8, 1)).astype(np.float32)
+    key = jax.random.key(0)
+    found = model(attention="cudnn").outputs(images, key=key, capture=("attention_weights",))
+    expected = model(attention="xla").outputs(images, key=key, capture=("attention_weights",))
+    assert bool(calls) == fused
+    for name in found:
+        for one, other in zip(*map(jax.tree.leaves, (found[name], expected[name])), strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+def test_what_the_library_does_not_take_is_said():
+    assert cudnn_obstacle(64, "bfloat16") == ""
+    assert "float32" in cudnn_obstacle(64, "float32")
+    assert "width of 20" in cudnn_obstacle(20, "bfloat16")
+    assert "width of 160" in cudnn_obstacle(160, "bfloat16")
