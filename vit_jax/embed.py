@@ -302,9 +302,14 @@ def run(arguments: Sequence[str]) -> int:
     writer(flags.output, read_parts(folder, count), paths, embedder.shape, flags.dtype)
     unreadable = sum(np.count_nonzero(part.errors != "") for part in read_parts(folder, count))
     shutil.rmtree(folder)
+    logger.info("%d pictures are in %s.", len(paths) - unreadable, flags.output)
     if not unreadable:
         return DONE
-    logger.warning("%d of %d files could not be read.", unreadable, len(paths))
+    logger.warning(
+        "%d of %d files could not be read: the column error beside the paths says why.",
+        unreadable,
+        len(paths),
+    )
     return SOME_UNREADABLE if unreadable < len(paths) else USER_ERROR
 
 

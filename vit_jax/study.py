@@ -39,7 +39,9 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.study", "Runs a grid of runs, and draws what came of it.")
     parser.add_argument("study", metavar="STUDY", help="a Python file, or a name of the package's")
-    parser.add_argument("--workdir", type=storage.expand, required=True, metavar="DIR")
+    parser.add_argument(
+        "--workdir", type=storage.expand, required=True, metavar="DIR", help="for all cells"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--cell", type=int, metavar="I", help="runs this one only, from 0")
     what.add_argument("--draw", action="store_true", help="runs none, draws what is there")

@@ -147,6 +147,7 @@ def as_latex(rows: Sequence[tuple[str, str, str]]) -> str:
 def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The command line and the overrides for all runs; raises ConfigError if not understood."""
     parser = Parser("vit_jax.suite", "Trains a suite of tasks, each with several seeds.")
+    parser.epilog = "--config.KEY=VALUE sets any key of vit_jax/config.py, for all runs."
     parser.add_argument("suite", metavar="FILE", help="such as configs/suites/vtab.py")
     parser.add_argument(
         "--workdir", type=storage.expand, required=True, metavar="DIR", help="for all runs"

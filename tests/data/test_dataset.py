@@ -136,3 +136,10 @@ def test_a_batch_is_as_the_experiment_says(several, tmp_path):
     shapes = {name: (array.shape, array.dtype) for name, array in batch.items()}
     assert shapes == {name: (leaf.shape, leaf.dtype) for name, leaf in experiment.batch.items()}
     assert experiment.setting(config.data).loss == "sigmoid"
+
+
+def test_a_head_with_more_classes_than_the_data_is_told(caplog):
+    config = tiny.get_config()
+    config.model.num_classes = 12
+    open_dataset(config)
+    assert "num_classes=12, and digits has 10 classes" in caplog.text

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import os
 from collections.abc import Generator
 
@@ -26,6 +27,8 @@ MOST_EXAMPLES = 2**31 - 1
 
 # image uint8 or float32 [B, H, W, C] in 0 … 255, label, index int32 [B], mask bool [B]
 Batch = dict[str, jax.Array]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +139,12 @@ def check_classes(config: ConfigDict, found: int, several: bool) -> None:
         raise DataError(
             f"config.data.source={source!r} has {found} classes, but "
             f"config.model.num_classes={wanted}: set it to 0 to take them from the data."
+        )
+    if 0 < found < wanted:
+        logger.warning(
+            "config.model.num_classes=%d, and %s has %d classes: the others are never seen. Set it to 0 "
+            "to take them from the data.",
+            *(wanted, source, found),
         )
     if several and wanted not in (0, found):
         raise ConfigError(
