@@ -171,3 +171,28 @@ def test_what_is_set_has_to_go_with_what_was_recorded(resume):
     go_on = resume(**{"optimizer.sharpness.rho": 0.5, "optimizer.sharpness.rho_min": 0.4})
     with pytest.raises(ConfigError, match=r"rho_min=0\.4: must be at most .*rho=0\.1"):
         go_on("optimizer.sharpness.rho=0.1", **{"optimizer.sharpness.rho": 0.1})
+
+
+def recorded_as_none(folder, *keys):
+    """Rewrites the record as versions wrote it that left defaults open."""
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    for key in keys:
+        *sections, name = f"config.{key}".split(".")
+        lookup(content, ".".join(sections))[name] = None
+    path.write_text(json.dumps(content))
+
+
+def test_a_default_that_was_left_open_is_as_it_was_then(resume, tmp_path):
+    """From the command line, and from Python, where all else is set on purpose."""
+    go_on = resume()
+    recorded_as_none(tmp_path, "model.scan_unroll", "model.remat")
+    for found in (go_on(), as_recorded(config_of(), tmp_path)):
+        assert (found.model.scan_unroll, found.model.remat) == (1, "none")
+
+
+def test_an_older_run_has_no_options_that_its_architecture_lacks(resume):
+    values = {"model.name": "BiT-R50x1", "model.image_size": 32}
+    found = resume(*EARLIER, **values)("model.name=BiT-R50x1", **values)
+    assert found.model.attention is None
+    assert found.model.remat == "none"

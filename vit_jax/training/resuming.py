@@ -28,7 +28,7 @@ from vit_jax.config import (
     validate,
 )
 from vit_jax.config_file import PATH_KEYS
-from vit_jax.earlier import EARLIER, by_present_names, recorded_values
+from vit_jax.earlier import EARLIER, recorded_values, said_values
 from vit_jax.errors import CheckpointError
 from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES
@@ -120,7 +120,7 @@ def as_recorded(
     before = recorded_config(path)
     recorded, now = flatten(as_json(before)), flatten(as_json(config))
     if chosen is None:
-        known = by_present_names(read_record(path)["config"])
+        known = said_values(read_record(path)["config"])
         given = {key for key, value in flatten(config).items() if value is not None}
         chosen = given - (EARLIER.keys() - known.keys())
     names = (key for key in chosen if key.endswith(".name") and recorded[key] != now[key])
