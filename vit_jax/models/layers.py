@@ -193,42 +193,26 @@ class MLP(nnx.Module):
         """[..., D] -> [..., D]."""
         key1, key2 = split(key, 2)
         rate, bits = self.dropout_rate, self.dropout_bits
-        x = dropout(GELU[self.gelu](self.dense1(x)), rate, key1, bits)
+        x = dropout(self.hidden(x), rate, key1, bits)
         x = self.norm(x) if self.inner_norm else x
         return dropout(self.dense2(x), rate, key2, bits)
 
+    def hidden(self, x: jax.Array) -> jax.Array:
+        """The input of the second layer, before dropout and norm: [..., D] -> [..., M]."""
+        return GELU[self.gelu](self.dense1(x))
 
-class SwiGLU(nnx.Module):
+
+class SwiGLU(MLP):
     """dense2(SiLU(gate(x)) · dense1(x)) (arXiv 2002.05202), with dropout after both; `options`: dtype."""
 
-    def __init__(
-        self,
-        width: int,
-        hidden_width: int,
-        options: Any,
-        rngs: nnx.Rngs,
-        *,
-        dropout_rate: float = 0.0,
-        dropout_bits: int = PACKED,
-        inner_norm: bool = False,
-    ):
-        kwargs: dict[str, Any] = {"dtype": options.dtype, "rngs": rngs}
-        kwargs |= {"kernel_init": xavier_uniform, "bias_init": nearly_zero}
-        self.gate = nnx.Linear(width, hidden_width, **kwargs)
-        self.dense1 = nnx.Linear(width, hidden_width, **kwargs)
-        self.dense2 = nnx.Linear(hidden_width, width, **kwargs)
-        self.dropout_rate, self.dropout_bits = dropout_rate, dropout_bits
-        self.inner_norm = inner_norm
-        if inner_norm:
-            self.norm = layer_norm(hidden_width, options, rngs)
+    def __init__(self, width: int, hidden_width: int, options: Any, rngs: nnx.Rngs, **kwargs: Any):
+        inits: dict[str, Any] = {"kernel_init": xavier_uniform, "bias_init": nearly_zero}
+        self.gate = nnx.Linear(width, hidden_width, dtype=options.dtype, rngs=rngs, **inits)
+        super().__init__(width, hidden_width, options, rngs, **kwargs)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """[..., D] -> [..., D]."""
-        key1, key2 = split(key, 2)
-        rate, bits = self.dropout_rate, self.dropout_bits
-        x = dropout(jax.nn.silu(self.gate(x)) * self.dense1(x), rate, key1, bits)
-        x = self.norm(x) if self.inner_norm else x
-        return dropout(self.dense2(x), rate, key2, bits)
+    def hidden(self, x: jax.Array) -> jax.Array:
+        """See `MLP.hidden`."""
+        return jax.nn.silu(self.gate(x)) * self.dense1(x)
 
 
 def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:
