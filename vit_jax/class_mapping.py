@@ -16,6 +16,7 @@ from vit_jax import storage
 from vit_jax.errors import ConfigError
 
 BY_NAME = "names"  # Instead of a file: each class keeps its name.
+EXPECTED = "a class of the data in each line"
 ABSENT = -1  # Instead of a class that the model does not have.
 _SHOWN = 5  # Names in a message.
 
@@ -117,7 +118,7 @@ def read_pairs(path: str, key: str) -> dict[int, tuple[str, str]]:
     """The lines of a mapping's file by number: (the data's name, the model's); errors as above."""
     origin = f"{key}={path}"
     pairs: dict[int, tuple[str, str]] = {}
-    for number, line in enumerate(_read_lines(path, key), start=1):
+    for number, line in enumerate(storage.read_lines(path, origin, EXPECTED, ConfigError), start=1):
         if not line.strip():
             continue
         data_name, *others = line.split("\t")
@@ -128,23 +129,8 @@ def read_pairs(path: str, key: str) -> dict[int, tuple[str, str]]:
             )
         pairs[number] = data_name, others[0]
     if not pairs:
-        raise ConfigError(f"{origin} is empty; expected a class of the data in each line.")
+        raise ConfigError(f"{origin} is empty; expected {EXPECTED}.")
     return pairs
-
-
-def _read_lines(path: str, key: str) -> list[str]:
-    """The file's lines; names of folders that are no UTF-8 keep their bytes."""
-    file, origin = storage.expand(path), f"{key}={path}"
-    if not storage.probe(file, key) or storage.is_folder(file):
-        raise ConfigError(f"{origin}: no such file.")
-    try:
-        content = storage.read(file)
-    except OSError as error:
-        raise ConfigError(f"{origin} cannot be read ({error.strerror or error}).") from error
-    if b"\0" in content:
-        raise ConfigError(f"{origin} is no text file.")
-    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
-    return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def _some(names: Sequence[str]) -> str:

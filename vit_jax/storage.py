@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import fsspec
 
-from vit_jax.errors import DataError
+from vit_jax.errors import DataError, UserError
 
 PROBE_SECONDS = 30.0
 READ_SECONDS = 300.0  # For one file or part of it, from a store.
@@ -180,6 +180,28 @@ def version_of(path: str) -> Version:
     marks = ("etag", "ETag", "md5Hash", "generation", "mtime", "LastModified", "updated", "created")
     written = next((str(information[mark]) for mark in marks if information.get(mark)), "")
     return Version(information["size"], written)
+
+
+def read_lines(path: str, key: str, expected: str, error: type[UserError]) -> list[str]:
+    """The lines of a text file; bytes that are no UTF-8, as in names of files, are kept.
+
+    Args:
+        path: local, or a URL.
+        key: what names the file, and its path, for messages.
+        expected: what the file should hold.
+        error: what is raised if there is no such file, or it cannot be read or is no text.
+    """
+    file = expand(path)
+    if not probe(file, key) or is_folder(file):
+        raise error(f"{key}: no such file.")
+    try:
+        content = read(file)
+    except OSError as reason:
+        raise error(f"{key} cannot be read ({reason.strerror or reason}).") from reason
+    if b"\0" in content:
+        raise error(f"{key} is no text file; expected {expected}.")
+    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+    return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def read(path: str, start: int = 0, stop: int | None = None) -> bytes:

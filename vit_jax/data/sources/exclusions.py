@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 
 import numpy as np
@@ -81,19 +80,11 @@ def _classes_of(source: Source) -> set[int]:
 
 def read_list(path: str) -> set[str]:
     """The names in a list of exclusions; raises DataError if it cannot be read."""
-    file, key = os.path.expanduser(path), f"config.data.exclude={path}"
-    if not storage.probe(file, key) or storage.is_folder(file):
-        raise DataError(f"{key}: no such file.")
-    try:
-        content = storage.read(file)
-    except OSError as error:
-        raise DataError(f"{key} cannot be read ({error.strerror or error}).") from error
-    if b"\0" in content:
-        raise DataError(f"{key} is no text file; expected the name of an example in each line.")
-    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+    key = f"config.data.exclude={path}"
+    lines = storage.read_lines(path, key, "the name of an example in each line", DataError)
     names = set()
-    for number, line in enumerate(text.split("\n"), start=1):
-        name = line.removesuffix("\r").partition("\t")[0]
+    for number, line in enumerate(lines, start=1):
+        name = line.partition("\t")[0]
         if name.startswith('"'):
             name = _unquoted(name, f"{key}:{number}")
         elif name.startswith("#"):
