@@ -18,7 +18,14 @@ def test_shares_are_neighbours():
     np.testing.assert_array_equal(in_order(np.arange(8), 2), [[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
-@pytest.mark.parametrize("axes", [{"fsdp": 4}, {"data": 2, "fsdp": 2}, {"fsdp": 2, "tensor": 2}])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        pytest.param({"fsdp": 4}, marks=pytest.mark.slow),  # What it may break, the next one shows.
+        {"data": 2, "fsdp": 2},
+        {"fsdp": 2, "tensor": 2},
+    ],
+)
 def test_reducing_once_trains_as_one_device_does(axes):
     """With dropout, two micro-batches and frozen layers."""
     values = {
