@@ -202,6 +202,7 @@ def disturb(rng: random.Random, layout: Layout, workdir: pathlib.Path, tally: Ta
         chosen = processes if rng.random() < 0.5 else [rng.choice(processes)]
         running = any(process.poll() is None for process in chosen)
         early = time.monotonic() - began < PYTHON_SECONDS
+        early |= layout.processes > 1 and moment == "start"  # The others may wait for it in vain.
         for process in chosen:
             process.send_signal(number)
     codes = finish(processes, tally)
