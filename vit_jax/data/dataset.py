@@ -16,7 +16,7 @@ from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.cache import Cached
 from vit_jax.data.loading.chunks import Loading, Skipping
 from vit_jax.data.loading.order import Order
-from vit_jax.data.sources.examples import Source
+from vit_jax.data.sources.examples import Source, Targets
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.models.base import ModelOptions, as_pair
@@ -69,6 +69,14 @@ class Dataset:
     def numeric(self) -> bool:
         """Whether an image has numbers to predict instead of a class."""
         return self.source is not None and self.source.numeric
+
+    @property
+    def means(self) -> tuple[float, ...]:
+        """The means of the numbers to predict; empty where there are none."""
+        labels = self.source.labels if self.source is not None else None
+        return (
+            tuple(labels.values.mean(0, np.float64).tolist()) if isinstance(labels, Targets) else ()
+        )
 
 
 def with_index(data: ConfigDict, index_dir: str) -> ConfigDict:
@@ -195,15 +203,11 @@ def train_loading(config: ConfigDict, dataset: Dataset) -> Loading:
 
 def train_order(config: ConfigDict, dataset: Dataset) -> Order:
     """The order of training examples."""
-    examples, balance = dataset.examples, dataset.balance
-    if (
-        balance is not None
-        and balance.draws is not None
-        and isinstance(examples.labels, np.ndarray)
-    ):
-        return balance.order(examples.labels, config.seed)
+    balance = dataset.balance
+    if balance is not None and balance.draws is not None:
+        return balance.order(config.seed)
     block = BLOCK if config.data.shuffle == "blocks" else 1
-    return Order(len(examples), config.seed, block)
+    return Order(len(dataset.examples), config.seed, block)
 
 
 def train_batches(
