@@ -38,6 +38,16 @@ def published_model(name, tmp_path):
     return vit_jax.load_model(write_npz(tmp_path / "in.npz", golden(name)["params"]))
 
 
+FAMILIES = GOLDEN / "huggingface"
+HUGGINGFACE_OPTIONS = (
+    {"pooling": "average"},
+    {"pooling": "average", "positions": "sincos_2d", "gelu": "erf"},
+    {"distillation_token": True},
+    {"num_registers": 1},
+    {"layer_scale": 0.1},
+    {"layer_scale": 0.1, "mlp": "swiglu", "mlp_width": 48},
+    {"layer_scale": 0.1, "num_registers": 3, "prefix_positions": False},
+)
 TIMM_OPTIONS = {
     "token": {},
     "erf": {"gelu": "erf"},
@@ -197,6 +207,47 @@ def test_transformers_loads_the_exported_folder(name, tmp_path):
     np.testing.assert_allclose(
         torch_logits(theirs, expected["images"]), expected["logits"], rtol=0, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FAMILIES.iterdir()))
+def test_transformers_computes_the_same_from_what_is_written_back(name, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from tests.campaigns.huggingface_names import outputs_of
+
+    try:
+        vit_jax.save_model(vit_jax.load_model(FAMILIES / name), tmp_path / "out", "huggingface")
+    except WeightsError as error:
+        pytest.skip(f"it is only read, or not at all: {error}")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    theirs, info = getattr(transformers, config["architectures"][0]).from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    missing = {key for key in info["missing_keys"] if not key.startswith("pooler.")}
+    assert [*missing, *info["unexpected_keys"], *info["mismatched_keys"]] == []
+    expected = golden(f"huggingface/{name}/expected")
+    with torch.no_grad():
+        images = torch.from_numpy(expected["images"].transpose(0, 3, 1, 2).copy())
+        outputs = outputs_of(theirs.eval(), images).numpy()
+    if "ViTModel" in config["architectures"][0] and "pooler" in str(info["missing_keys"]):
+        return  # Its pooler is fresh.
+    np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", HUGGINGFACE_OPTIONS)
+def test_transformers_loads_every_class(options, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = random_model("ViT-Ti/16", **{**TINY, "mlp_width": 64, "num_classes": 3, **options})
+    vit_jax.save_model(model, tmp_path / "out", "huggingface")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    theirs, info = getattr(transformers, config["architectures"][0]).from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    expected = logits(model, IMAGES)
+    tolerance = 1e-5 * abs(expected).max()
+    np.testing.assert_allclose(torch_logits(theirs, IMAGES), expected, rtol=0, atol=tolerance)
+    loaded = vit_jax.load_model(tmp_path / "out")
+    np.testing.assert_array_equal(logits(loaded, IMAGES), expected)
 
 
 @pytest.mark.parametrize(

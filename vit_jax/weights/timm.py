@@ -18,8 +18,8 @@ from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.layers import LAYER_NORM_EPSILON
-from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS
-from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
+from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, STEM
+from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING, ViTOptions
 from vit_jax.weights import metadata, tensor_file
 from vit_jax.weights.architecture import (
     axis_length,
@@ -37,6 +37,7 @@ from vit_jax.weights.content import (
     without,
 )
 from vit_jax.weights.files import Files, json_text
+from vit_jax.weights.layouts import Layout
 from vit_jax.weights.mapping import Tensors, find_row, read_table, write_table
 from vit_jax.weights.metadata import per_channel
 from vit_jax.weights.resampling import BICUBIC
@@ -341,3 +342,18 @@ def crop_percentage(preprocessing: Preprocessing, side: int) -> float:
 def invert(words: Mapping[str, str]) -> dict[str, str]:
     """Ours -> timm's."""
     return {ours: theirs for theirs, ours in words.items()}
+
+
+LAYOUTS = (
+    Layout(
+        files=files,
+        models=(ViTOptions, HybridOptions),
+        values={
+            "representation_size": (0,),
+            "position_placement": (STEM,),
+            "positions": (LEARNED_1D, NO_POSITIONS),
+            "mlp_norm": (False,),
+            "attention_norm": (False,),
+        },
+    ),
+)
