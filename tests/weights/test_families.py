@@ -347,7 +347,22 @@ def test_rotary_positions_that_nothing_tells_are_not_guessed(tmp_path):
         vit_jax.load_model(folder, num_heads=2)
 
 
-@pytest.mark.parametrize("format", ["timm", "huggingface", "npz"])
+@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize("single_file", [False, True])
+def test_timms_architectures_are_written_back_bit_by_bit(name, single_file, tmp_path):
+    model = vit_jax.load_model(GOLDEN / "timm" / name)
+    out = tmp_path / ("out.safetensors" if single_file else "out")
+    vit_jax.save_model(model, out, "timm")
+    written = safetensors.numpy.load_file(out if single_file else out / "model.safetensors")
+    original = safetensors.numpy.load_file(GOLDEN / "timm" / name / "model.safetensors")
+    if name == "eva_giant_patch14_224":  # EVA's first form is a ViT, and is written as one.
+        assert "blocks.0.attn.qkv.bias" in written
+    else:
+        assert_same_tensors(written, original)
+    assert_same_tensors(parameters(vit_jax.load_model(out)), parameters(model))
+
+
+@pytest.mark.parametrize("format", ["huggingface", "npz"])
 def test_rotary_positions_are_never_lost_in_writing(format, tmp_path):
     """Their learned half must not be taken for the whole."""
     model = vit_jax.load_model(GOLDEN / "timm/eva02_tiny_patch14_224")
