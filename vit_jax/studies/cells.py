@@ -16,6 +16,7 @@ from vit_jax.config_file import load_config
 from vit_jax.errors import CommandError, ConfigError, PreemptedError
 from vit_jax.records import read_records
 from vit_jax.studies.definition import Cell, Study, as_file_name
+from vit_jax.training.architecture import OF_THE_RUN
 from vit_jax.training.claim import ClaimedError
 
 FILE_NAME = "cell.json"  # In a cell's workdir, once it is over.
@@ -106,6 +107,7 @@ def finetuned(
     """Fine-tunes a trained cell's model on a task; its last record, each name behind the task's."""
     recipe, *overrides = study.finetune[task]
     config = load_config(recipe, (*overrides, f"init={folder}", f"seed={cell.seed}"))
-    config.model.name = None  # It is the trained one's.
+    for option in {*config.model} - {"image_size", *OF_THE_RUN}:
+        config.model[option] = None  # The architecture is the trained model's.
     record = train.run(config, storage.join(folder, as_file_name(task)), stop=stop)
     return {f"{task}/{name}": value for name, value in record.items()}

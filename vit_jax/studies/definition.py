@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Mapping
 
 from vit_jax import storage
-from vit_jax.config_file import find_file
+from vit_jax.config import validate
+from vit_jax.config_file import find_file, load_config
 from vit_jax.errors import ConfigError, UserError
 from vit_jax.studies.runs import Run, trained
 from vit_jax.studies.views import COMPUTE, SIZE, View
@@ -156,7 +157,9 @@ def shipped() -> list[str]:
 
 
 def check(study: Study, file: str) -> None:
-    """Raises ConfigError for a grid without cells, or with two in one folder."""
+    """Raises ConfigError for a grid without cells or with two in one folder, and for bad tasks."""
+    for recipe, *overrides in study.finetune.values():
+        validate(load_config(recipe, overrides))  # Better now than after the training.
     folders = [cell.folder for cell in study.cells()]
     if not folders:
         raise ConfigError(f"{file}: the study has no cells: name models, sizes and seeds.")

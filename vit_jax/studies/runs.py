@@ -33,7 +33,7 @@ IMAGE_SIZE = "inference/image_size"
 CLASSES = 1000  # Of a model whose config leaves that to its data.
 BATCH_SIZES = (8, 16)  # Whose programs' memory says what an image more takes.
 SECONDS, REPEATS = 1.0, 3  # To measure a batch size for, and how often at least.
-GAIN = 1.02  # Of the speed, below which a twice as large batch is the last.
+GAIN, PATIENCE = 1.02, 2  # So many batches, each twice as large, that are not faster are the last.
 
 logger = logging.getLogger("vit_jax")
 
@@ -58,16 +58,16 @@ def measured(config: ConfigDict, directory: str, stop: threading.Event | None) -
     abstract = nnx.eval_shape(lambda: build(config.model.name, options))
     largest = largest_batch(abstract, options)
     structure, parameters = nnx.split(jax.jit(lambda: build(config.model.name, options))())
-    speed = 0.0
+    speeds: list[float] = []
     for size in sizes_up_to(largest):
         if stop and stop.is_set():
             raise PreemptedError("Stopped between two batch sizes.")
-        before, speed = speed, max(speed, images_per_second(structure, parameters, options, size))
-        logger.info("%s, batches of %d: %.4g images/s at most", config.model.name, size, speed)
-        if speed < GAIN * before:
+        speeds.append(images_per_second(structure, parameters, options, size))
+        logger.info("%s, batches of %d: %.4g images/s", config.model.name, size, speeds[-1])
+        if is_over(speeds):
             break
     pixels = float(np.sqrt(np.prod(options.image_size)))
-    return {IMAGES_PER_SECOND: speed, LARGEST_BATCH: float(largest), IMAGE_SIZE: pixels}
+    return {IMAGES_PER_SECOND: max(speeds), LARGEST_BATCH: float(largest), IMAGE_SIZE: pixels}
 
 
 def trained_and_measured(
@@ -85,6 +85,12 @@ def build(name: str, options: ModelOptions) -> ImageClassifier:
 def sizes_up_to(largest: int) -> Iterator[int]:
     """1, 2, 4, ... up to the largest."""
     yield from itertools.takewhile(lambda n: n <= largest, (2**k for k in itertools.count()))
+
+
+def is_over(speeds: list[float]) -> bool:
+    """Whether larger batches have stopped to be faster."""
+    before, last = speeds[:-PATIENCE], speeds[-PATIENCE:]
+    return bool(before) and max(last) < GAIN * max(before)
 
 
 def program(structure: Any, parameters: Any, options: ModelOptions, size: int) -> Any:
