@@ -46,7 +46,11 @@ DEVELOPMENT = [
     "ruff>=0.9",
 ]
 
-CONFIGS = {"vit_jax.configs": "configs", "vit_jax.configs.suites": "configs/suites"}
+CONFIGS = {
+    "vit_jax.configs": "configs",
+    "vit_jax.configs.studies": "configs/studies",
+    "vit_jax.configs.suites": "configs/suites",
+}
 
 setup(
     name="vit_jax",
