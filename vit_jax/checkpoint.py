@@ -129,10 +129,9 @@ class Checkpoints:
         """The step of "latest", "best" or a given step; raises CheckpointError if it is not there."""
         steps = self._manager.all_steps()
         wanted = {"latest": self._manager.latest_step, "best": self._best_step}
-        if str(checkpoint).isdecimal():  # as text, from a command line
-            checkpoint = int(checkpoint)
-        step = checkpoint if isinstance(checkpoint, int) else wanted.get(checkpoint, lambda: None)()
-        if step is None or step not in steps:
+        named = {str(step): step for step in steps}  # From a command line a step is text.
+        step = wanted[checkpoint]() if checkpoint in wanted else named.get(str(checkpoint))
+        if step is None:
             raise CheckpointError(
                 f"{self._directory} has no checkpoint {checkpoint!r}; "
                 f"it has: {', '.join(map(str, steps)) or 'none'}."
