@@ -12,15 +12,17 @@ from flax.traverse_util import flatten_dict
 
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
-from vit_jax.models.base import ImageClassifier, ModelOptions
+from vit_jax.models.base import NO_NORM, ImageClassifier, ModelOptions
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.layers import DENSE_MLP
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, ROTARY, SINCOS_2D, STEM, TABLES
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
+from vit_jax.parameters import HEAD_NORM
 from vit_jax.weights import huggingface, native, npz, program, timm
 from vit_jax.weights.architecture import POSITION_EMBEDDING, family_name
+from vit_jax.weights.equivalence import HEADS, plain_head
 from vit_jax.weights.files import Files, write_files
 from vit_jax.weights.formats import PICKLE_SUFFIXES
 from vit_jax.weights.mapping import Tensors
@@ -45,6 +47,7 @@ FORMATS = {
         ending=".npz",
         models=(ViTOptions, HybridOptions, ResNetOptions, MixerOptions),
         values={
+            "head_norm": (NO_NORM,),
             "distillation_token": (False,),
             "num_registers": (0,),
             "layer_scale": (0,),
@@ -65,6 +68,7 @@ FORMATS = {
         is_folder=True,
         models=(ViTOptions, HybridOptions),
         values={
+            "head_norm": (NO_NORM,),
             "representation_size": (0,),
             "position_placement": (STEM,),
             "positions": (LEARNED_1D, NO_POSITIONS),
@@ -77,6 +81,7 @@ FORMATS = {
         is_folder=True,
         models=(ViTOptions,),
         values={
+            "head_norm": (NO_NORM,),
             "pooling": (CLASS_TOKEN_POOLING,),
             "representation_size": (0,),
             "norm_after_pooling": (False,),
@@ -145,6 +150,10 @@ def save_model(
     if trunk_only:
         parameters, options = without_head(parameters, options)
         class_names = ()
+    if options.head_norm not in target.values.get("head_norm", (options.head_norm,)):
+        head, statistics = plain_head(parameters)
+        parameters = {n: array for n, array in parameters.items() if n not in statistics} | head
+        options = dataclasses.replace(options, head_norm=NO_NORM)
     if needs_table(target, options):
         parameters, options = with_table(model.position_table(), parameters, options, target)
     check_expressible(format, options)
@@ -197,9 +206,9 @@ def without_head(
     trunk = {
         name: array
         for name, array in parameters.items()
-        if not name.startswith(("head/", "distillation_head/", "pre_logits/"))
+        if not name.startswith((*HEADS, f"{HEAD_NORM}/", "pre_logits/"))
     }
-    changes: dict[str, Any] = {"num_classes": 0}
+    changes: dict[str, Any] = {"num_classes": 0, "head_norm": NO_NORM}
     if hasattr(options, "representation_size"):
         changes["representation_size"] = 0
     return trunk, dataclasses.replace(options, **changes)
