@@ -108,8 +108,9 @@ class Cell:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Its model's."""
-        return tuple(self.model.partition(":")[0].split(", "))
+        """Its model's: what stands before a colon, else its own name."""
+        families, colon, _ = self.model.partition(":")
+        return tuple(families.split(", ")) if colon else (self.model,)
 
     @property
     def folder(self) -> str:
