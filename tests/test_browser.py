@@ -18,6 +18,7 @@ from vit_jax.pages import Section, render
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 POLICY = re.compile(rb'<meta http-equiv="Content-Security-Policy"[^>]*>')
+BROWSERS_OWN = "not an origin"  # Who asks, where it is the browser and not the page.
 MEASURE = (
     b"<script>document.title = document.documentElement.scrollWidth + '/' + innerWidth</script>"
 )
