@@ -132,8 +132,9 @@ class Checkpoints:
         named = {str(step): step for step in steps}  # From a command line a step is text.
         step = wanted[checkpoint]() if checkpoint in wanted else named.get(str(checkpoint))
         if step is None:
+            asked = checkpoint if str(checkpoint).isdecimal() else repr(checkpoint)
             raise CheckpointError(
-                f"{self._directory} has no checkpoint {checkpoint!r}; "
+                f"{self._directory} has no checkpoint {asked}; "
                 f"it has: {', '.join(map(str, steps)) or 'none'}."
             )
         return step

@@ -166,7 +166,7 @@ def check(study: Study, file: str) -> None:
     if twice:
         raise ConfigError(f"{file}: two cells would share the folder {min(twice)}: rename models.")
     configs = {cell.folder: (cell.config, cell.overrides) for cell in study.cells()}
-    configs |= {task: (recipe, given) for task, (recipe, *given) in study.finetune.items()}
+    configs |= {task: (recipe, tuple(given)) for task, (recipe, *given) in study.finetune.items()}
     for name, (recipe, given) in configs.items():
         try:
             validate(load_config(recipe, given))  # Better now than after the work.
