@@ -200,8 +200,9 @@ def test_checkpoints_that_are_not_there_are_named_with_those_that_are(opened):
         checkpoints.step_of(4)
     with pytest.raises(CheckpointError, match=r"no checkpoint 'best'"):
         checkpoints.step_of("best")  # None was evaluated.
-    with pytest.raises(CheckpointError, match="no checkpoint 'newest'"):
-        checkpoints.step_of("newest")
+    for name in ("newest", "9" * 5000):  # More digits than Python reads.
+        with pytest.raises(CheckpointError, match=f"no checkpoint '{name}'"):
+            checkpoints.step_of(name)
 
 
 def test_a_step_is_saved_once(opened, tmp_path):

@@ -4,6 +4,7 @@ Parameters are float32 and computed with in the options' `dtype`; statistics of 
 are float32. `options` is any options class with the fields a layer reads.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE
 from vit_jax.models.dropout import PACKED, dropout
 from vit_jax.models.positions import relative_logits, rotary_angles, rotate
 
 LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
+BATCH_NORM_EPSILON = 1e-6  # That of MAE's linear probe; PyTorch's default is 1e-5.
+BATCH_NORM_MOMENTUM = 0.1  # PyTorch's: the share of the last batch in the running statistics.
 DENSE_MLP, SWIGLU = "dense", "swiglu"
 
 GELU = {
@@ -80,6 +84,35 @@ def stochastic_depth(
 def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:
     """LayerNorm over the last axis, with statistics in float32; `options`: norm_epsilon, dtype."""
     return nnx.LayerNorm(features, epsilon=options.norm_epsilon, dtype=options.dtype, rngs=rngs)
+
+
+class BatchNorm(nnx.Module):
+    """Batch normalisation of features [B, R], without scale and shift (arXiv 1502.03167).
+
+    By running statistics, in training too: an example's loss depends neither on the others of its
+    batch nor on how devices and micro-batches split it. Of frozen features, as a linear probe's, they
+    soon are what a batch's own statistics estimate.
+
+    Attributes:
+      mean, variance: [R] float32, moved by `follow` and by no gradient.
+    """
+
+    def __init__(self, features: int):
+        self.mean = nnx.BatchStat(jnp.zeros(features))
+        self.variance = nnx.BatchStat(jnp.ones(features))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Features of mean 0 and variance 1."""
+        mean, variance = jax.lax.stop_gradient((self.mean[...], self.variance[...]))
+        return (x - mean) / jnp.sqrt(variance + BATCH_NORM_EPSILON)
+
+    @staticmethod
+    def follow(statistics: dict, mean: jax.Array, mean_square: jax.Array) -> dict:
+        """The next `mean` and `variance`, from a batch's means of features and of their squares."""
+        batch = {"mean": mean, "variance": jnp.maximum(mean_square - mean**2, 0)}
+        return jax.tree.map(
+            lambda old, new: old + BATCH_NORM_MOMENTUM * (new - old), statistics, batch
+        )
 
 
 class Attention(nnx.Module):
@@ -215,17 +248,50 @@ class SwiGLU(MLP):
         return jax.nn.silu(self.gate(x)) * self.dense1(x)
 
 
-def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:
-    """`function` as it is for remat "none" or "auto", else recomputed in the backward pass by its policy."""
-    if REMAT_POLICIES[remat] is None:
-        return function
-    return jax.checkpoint(function, policy=REMAT_POLICIES[remat], **kwargs)
+MADE = "made"  # The checkpoint name of what `Deferred.make` returns.
+KEEP_ALL_BUT_MADE = jax.checkpoint_policies.save_anything_except_these_names(MADE)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["stored"], meta_fields=["make"])
+@dataclasses.dataclass(frozen=True)
+class Deferred:
+    """A parameter of stacked blocks that is made layer by layer, where `scan_blocks` uses it.
+
+    So no more than one layer of it has to be there at a time. The backward pass makes it again.
+
+    Attributes:
+      stored: what it is made of, with a leading layer axis.
+      make: a layer's entry of `stored` -> the layer's parameter.
+    """
+
+    stored: jax.Array
+    make: Callable[[jax.Array], jax.Array]
+
+
+def is_deferred(leaf: Any) -> bool:
+    """Whether a leaf of parameters is `Deferred`."""
+    return isinstance(leaf, Deferred)
+
+
+def made(parameters: Any) -> Any:
+    """A layer's parameters, those that are `Deferred` made."""
+
+    def make(leaf: Any) -> Any:
+        return checkpoint_name(leaf.make(leaf.stored), MADE) if is_deferred(leaf) else leaf
+
+    return jax.tree.map(make, parameters, is_leaf=is_deferred)
+
+
+def rematerialize(function: Callable, policy: Callable | None, **kwargs: Any) -> Callable:
+    """`function`, recomputed in the backward pass but for what the policy keeps; None keeps all."""
+    return jax.checkpoint(function, policy=policy, **kwargs) if policy else function
 
 
 def call_block(block: nnx.Module, x: jax.Array, remat: str) -> Any:
     """`block(x)`, recomputed in the backward pass as `remat` says."""
     graphdef, parameters = nnx.split(block)
-    call = rematerialize(lambda parameters, x: nnx.merge(graphdef, parameters)(x), remat)
+    policy = REMAT_POLICIES[remat]
+    call = rematerialize(lambda parameters, x: nnx.merge(graphdef, parameters)(x), policy)
     return call(parameters, x)
 
 
@@ -248,8 +314,11 @@ def scan_blocks(
 
     def step(x: jax.Array, layer: tuple) -> tuple[jax.Array, Any]:
         layer_parameters, layer_inputs = layer
-        return apply(nnx.merge(graphdef, layer_parameters), x, layer_inputs)
+        return apply(nnx.merge(graphdef, made(layer_parameters)), x, layer_inputs)
 
-    step = rematerialize(step, options.remat, prevent_cse=False)  # The scan prevents it already.
+    policy = REMAT_POLICIES[options.remat]
+    if any(map(is_deferred, jax.tree.leaves(parameters, is_leaf=is_deferred))):
+        policy = policy or KEEP_ALL_BUT_MADE
+    step = rematerialize(step, policy, prevent_cse=False)  # The scan prevents it already.
     unroll = 1 if options.scan_unroll == "auto" else min(options.scan_unroll, options.depth)
     return jax.lax.scan(step, x, (parameters, per_layer), unroll=unroll)
