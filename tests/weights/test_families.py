@@ -384,6 +384,16 @@ def test_timms_architectures_compute_as_timm_does(name):
     )
 
 
+@pytest.mark.parametrize("name", TIMM)
+def test_at_another_size_as_timm_does(name):
+    """Rotary positions of the larger grid, and learned ones resized, on 5×6 patches."""
+    expected = golden(f"timm/{name}/larger")
+    model = vit_jax.load_model(GOLDEN / "timm" / name, image_size=expected["images"].shape[1:3])
+    np.testing.assert_allclose(
+        logits(model, expected["images"]), expected["logits"], rtol=0, atol=1e-5
+    )
+
+
 def test_rotary_positions_that_nothing_tells_are_not_guessed(tmp_path):
     folder = shutil.copytree(GOLDEN / "timm/vit_small_patch16_rope_224", tmp_path / "folder")
     (folder / "config.json").unlink()
