@@ -80,6 +80,7 @@ class Checkpoints:
         self._best_metric, self._read_only = best_metric, read_only
         self._saving: threading.Thread | None = None
         self._failure: Exception | None = None
+        self._failed = False
         with without_warnings() if read_only else contextlib.nullcontext():
             self._manager = ocp.CheckpointManager(
                 directory,
@@ -302,6 +303,7 @@ class Checkpoints:
             self._saving = None
         failure, self._failure = self._failure, None
         if failure is not None:
+            self._failed = True
             raise failure
 
     def close(self) -> None:
@@ -309,7 +311,9 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            self._manager.close()
+            # After a save that failed Orbax raises the same again, in words of its own.
+            with contextlib.suppress(*[Exception] if self._failed else []):
+                self._manager.close()
 
 
 def _score(metric: str, metrics: Mapping[str, float]) -> float:

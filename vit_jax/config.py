@@ -87,7 +87,7 @@ class Data:
     allow_changes: Flag = False  # Resume with data elsewhere though its names or labels differ.
     num_train_examples: Count = 0  # 0: ask the data. Presets state it, to plan without data.
     num_eval_examples: Count = 0  # Only `fake` data needs it.
-    num_classes: Count = 0  # To plan with until `source` is named; of `fake` data.
+    num_classes: Count = 0  # Likewise; of `fake` data too.
     held_out_fraction: number(0, 0.9) = 0.1  # Evaluation share of data without a split for it.
     holding_out: one_of("stratified", "hash") = "stratified"  # Of each class alike, or of all.
     fold: Fold = ""  # k/K: the k-th of K parts is held out instead, for cross-validation.

@@ -1,5 +1,6 @@
 """Exchanges, counted in a program's text: texts written by hand, and programs compiled here."""
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tests import tiny
@@ -155,11 +157,11 @@ def test_micro_batches_add_up_before_they_are_exchanged(dtype):
     assert plan.memory.parameters <= reduced[0] <= plan.memory.parameters * 1.01
 
 
-# Of each mesh, what makes its reductions float32 ones.
 MESHES = {
     "data": {"mesh.data": 8},
-    "fsdp": {"mesh.data": 1, "mesh.fsdp": 8, "optimizer.reduce_once": True},
-    "both": {"mesh.data": 2, "mesh.fsdp": 4, "optimizer.reduce_once": True},
+    "fsdp": {"mesh.data": 1, "mesh.fsdp": 8},
+    "both": {"mesh.data": 2, "mesh.fsdp": 4},
+    "once": {"mesh.data": 2, "mesh.fsdp": 4, "optimizer.reduce_once": True},
 }
 WIDE = {"model.width": 256, "model.mlp_width": 512, "model.depth": 1, "batch_size": 64}
 REDUCED = re.compile(r"= \(?(\w+)\[([\d,]*)\].*? (all-reduce|reduce-scatter)(?:-start)?\(")
@@ -174,11 +176,22 @@ def reductions(text):
     return kinds
 
 
+@contextlib.contextmanager
+def uncached():
+    """Compiles: a program from the cache of an earlier run dumps nothing."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
+
+
 def partitioned(experiment, folder):
     """The program of a step for one device, before the CPU's compiler widens what is bfloat16."""
     options = {"xla_dump_to": str(folder), "xla_dump_hlo_pass_re": "spmd-partitioning"}
     lowered = experiment.step.lower(experiment.state, {}, experiment.batch)
-    lowered.compile(compiler_options=options)
+    with uncached():
+        lowered.compile(compiler_options=options)
     (path,) = folder.glob("*after_spmd-partitioning*")
     return path.read_text()
 
@@ -186,15 +199,19 @@ def partitioned(experiment, folder):
 @pytest.mark.parametrize("mesh", [*MESHES, "left to the compiler"])
 def test_gradients_of_a_bfloat16_model_are_reduced_in_float32(mesh, tmp_path):
     """In the program after partitioning; the CPU's final one always does."""
-    values = MESHES.get(mesh, MESHES["both"] | {"optimizer.reduce_once": False})
+    values = MESHES.get(mesh, MESHES["both"] | {"optimizer.gradient_dtype": "model"})
     config = config_with(**{**WIDE, "model.dtype": "bfloat16", **values})
     sizes = {"data": config.mesh.data, "fsdp": config.mesh.fsdp}
-    found = reductions(partitioned(Setup(config, mesh_of(**sizes)).experiment, tmp_path))
+    text = partitioned(Setup(config, mesh_of(**sizes)).experiment, tmp_path)
+    found = reductions(text)
     if mesh not in MESHES:
         assert "bf16" in found["all-reduce"], "so this is what the test would see"
         return
     assert set.union(*found.values()) <= {"f32", "s32"}
     assert ("reduce-scatter" in found) == (mesh != "data")
+    # Where they are used, kernels are rounded before they are sent.
+    gathered = {dtype for dtype, shape in re.findall(r"= (\w+)\[([\d,]+)\]\S* all-gather\(", text)}
+    assert gathered == {"data": set(), "once": {"f32"}}.get(mesh, {"bf16"})
 
 
 def test_fsdp_may_gather_and_reduce_once_an_update_instead_of_at_every_micro_batch():

@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 
 import vit_jax
-from tests.published import GOLDEN, golden, logits, parameters
+from tests.published import GOLDEN, assert_same_tensors, golden, logits, parameters
 from vit_jax.errors import WeightsError
 
 FAMILIES = GOLDEN / "huggingface"
@@ -84,6 +84,45 @@ def save(path, tensors):
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_logits_are_the_librarys(name):
     assert_logits(vit_jax.load_model(FAMILIES / name), name)
+
+
+# A classifier leaves a part of them unused, which is not read.
+NOT_WRITTEN = ("CLIPForImageClassification", "SiglipForImageClassification")
+
+
+def of_the_tower(tensors):
+    """The tensors that inference uses, under a bare trunk's names."""
+    unused = re.compile(r"(.*\.)?mask_token|text_.*|logit_scale")
+    kept = {name: array for name, array in tensors.items() if not unused.fullmatch(name)}
+    prefix = r"^(vit|deit|ijepa|dinov2(_with_registers)?|vision_model)\."
+    return {re.sub(prefix, "", name): array for name, array in kept.items()}
+
+
+@pytest.mark.parametrize("name", sorted({*SUPPORTED} - {*NOT_WRITTEN}))
+def test_what_is_written_back_is_equal_bit_by_bit(name, tmp_path):
+    vit_jax.save_model(vit_jax.load_model(FAMILIES / name), tmp_path / "out", "huggingface")
+    written = of_the_tower(safetensors.numpy.load_file(tmp_path / "out/model.safetensors"))
+    original = of_the_tower(tensors_of(name))
+    if name == "Dinov2WithRegistersModel":  # The class token's row of positions is in the token.
+        token, table = "embeddings.cls_token", "embeddings.position_embeddings"
+        original[token] = original[token] + original[table][:, :1]
+        original[table][:, :1] = 0
+    assert_same_tensors(written, original)
+    assert_logits(vit_jax.load_model(tmp_path / "out"), name)
+
+
+def test_a_classifier_without_a_class_token_is_written_as_ijepa(tmp_path):
+    name = "SiglipForImageClassification"
+    vit_jax.save_model(vit_jax.load_model(FAMILIES / name), tmp_path / "out", "huggingface")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["architectures"] == ["IJepaForImageClassification"]
+    assert_logits(vit_jax.load_model(tmp_path / "out"), name)
+
+
+def test_clips_classifier_cannot_be_written():
+    model = vit_jax.load_model(FAMILIES / "CLIPForImageClassification")
+    with pytest.raises(WeightsError, match="these can: timm, vit_jax"):
+        vit_jax.save_model(model, "out", "huggingface")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +347,22 @@ def test_rotary_positions_that_nothing_tells_are_not_guessed(tmp_path):
         vit_jax.load_model(folder, num_heads=2)
 
 
-@pytest.mark.parametrize("format", ["timm", "huggingface", "npz"])
+@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize("single_file", [False, True])
+def test_timms_architectures_are_written_back_bit_by_bit(name, single_file, tmp_path):
+    model = vit_jax.load_model(GOLDEN / "timm" / name)
+    out = tmp_path / ("out.safetensors" if single_file else "out")
+    vit_jax.save_model(model, out, "timm")
+    written = safetensors.numpy.load_file(out if single_file else out / "model.safetensors")
+    original = safetensors.numpy.load_file(GOLDEN / "timm" / name / "model.safetensors")
+    if name == "eva_giant_patch14_224":  # EVA's first form is a ViT, and is written as one.
+        assert "blocks.0.attn.qkv.bias" in written
+    else:
+        assert_same_tensors(written, original)
+    assert_same_tensors(parameters(vit_jax.load_model(out)), parameters(model))
+
+
+@pytest.mark.parametrize("format", ["huggingface", "npz"])
 def test_rotary_positions_are_never_lost_in_writing(format, tmp_path):
     """Their learned half must not be taken for the whole."""
     model = vit_jax.load_model(GOLDEN / "timm/eva02_tiny_patch14_224")

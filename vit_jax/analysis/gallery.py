@@ -219,7 +219,7 @@ def pca(subject: Subject) -> Finding:
         "Embeddings: principal components",
         "component",
         "The two directions in which the inputs of the head vary most. Distances are true, but most "
-        "of what tells classes apart may lie in other directions.",
+        "of what separates classes may lie in other directions.",
     )
 
 

@@ -9,7 +9,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 
 import jax
@@ -138,7 +138,7 @@ def initial_parameters(experiment: Experiment) -> dict:
     return jax.jit(experiment.initialize.params, out_shardings=where)(key)
 
 
-def pixels(experiment: Experiment, data: str) -> Iterator[jax.Array]:
+def pixels(experiment: Experiment, data: str) -> Generator[jax.Array]:
     """Batches of images without an end."""
     if data != REAL:
         images = synthetic_batch(experiment)["image"]

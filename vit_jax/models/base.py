@@ -79,11 +79,16 @@ class ModelOptions:
         JAX's own default multiplies float32 in TF32 on GPUs and in bfloat16 on TPUs. "default" leaves
         it so, or as `jax.default_matmul_precision` has it around.
         """
-        chosen = self.matmul_precision
-        if chosen == AUTO:
-            chosen = "highest" if self.dtype == "float32" else "default"
+        chosen = self.chosen_precision
         exact = chosen != "default"
         return jax.default_matmul_precision(chosen) if exact else contextlib.nullcontext()
+
+    @property
+    def chosen_precision(self) -> str:
+        """`matmul_precision`; where it is left open, what suits `dtype`."""
+        if self.matmul_precision != AUTO:
+            return self.matmul_precision
+        return "highest" if self.dtype == "float32" else "default"
 
     @property
     def num_tokens(self) -> int | None:

@@ -29,6 +29,7 @@ class Labels:
       several: whether an image has any number of them, so that its label is float32 [K].
       weights: of each of the data's classes in the loss; empty: all are 1.
       numeric: whether they are no classes but numbers to predict: a label is float32 [K].
+      means: of these numbers over the training images, [K]; empty if unknown.
     """
 
     names: tuple[str, ...]
@@ -36,6 +37,7 @@ class Labels:
     several: bool = False
     weights: tuple[float, ...] = ()
     numeric: bool = False
+    means: tuple[float, ...] = ()
 
     def name(self, index: int) -> str:
         """A class's name, or its number where names are unknown."""
@@ -102,6 +104,11 @@ class Objective:
         """
         del key
         return {}
+
+    @property
+    def head_bias(self) -> tuple[float, ...]:
+        """What is added to the head's bias before training, [K]; empty: nothing."""
+        return ()
 
     def frozen(self) -> dict:
         """Arrays that are neither trained nor saved, such as a teacher's parameters."""

@@ -56,6 +56,11 @@ class Regression(Objective):
                 "--config.data.columns=target=COLUMN."
             )
 
+    @property
+    def head_bias(self) -> tuple[float, ...]:
+        """The targets' means, from which outputs begin: a rate of 1e-3 would take long to get there."""
+        return self.labels.means
+
     def loss(
         self, params: dict, frozen: dict, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, Auxiliary]:
@@ -79,4 +84,5 @@ class Regression(Objective):
     def describe(self) -> Sequence[str]:
         """The loss."""
         delta = f" from {self.options.huber_delta:g} on" if self.options.loss == "huber" else ""
-        return [f"{self.options.loss}{delta}"]
+        means = [f"{mean:.4g}" for mean in self.labels.means]
+        return [f"{self.options.loss}{delta}", f"outputs begin at {', '.join(means) or 0}"]

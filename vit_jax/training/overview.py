@@ -102,12 +102,6 @@ def describe_objective(config: ConfigDict, objective: Objective) -> str:
     parts = [config.objective.name, *objective.describe()]
     if config.optimizer.grad_clip_norm:
         parts.append(f"gradients clipped at norm {config.optimizer.grad_clip_norm}")
-    if (
-        config.mesh.fsdp != 1
-        and config.model.dtype == "bfloat16"
-        and not config.optimizer.reduce_once
-    ):
-        parts.append("gradients reduced in bfloat16 along fsdp (see optimizer.reduce_once)")
     if config.ema_decay:
         warmup = "" if config.ema_warmup else " from the start"
         parts.append(f"parameters averaged by {config.ema_decay}{warmup}")

@@ -19,6 +19,7 @@ from vit_jax.weights.files import Files, json_text
 logger = logging.getLogger(__name__)
 
 NPZ = ".npz"
+ENTRY = "vit_jax"  # of `__metadata__`
 MARK = "format_version"  # a key that descriptions have
 METADATA = "its metadata"  # in messages: what describes a model, wherever it lies
 OWNERS = ("checkpoints", "params.safetensors")  # A `model.json` beside these is theirs.
@@ -35,6 +36,16 @@ def read_entry(text: str | bytes, origin: str) -> ModelFile:
         return decode(text)
     except ValueError as error:
         raise WeightsError(f"{origin} {error}") from error
+
+
+def entries_of(model_file: ModelFile) -> dict[str, str]:
+    """The `__metadata__` of a `.safetensors` file for PyTorch, with the description of its model."""
+    return {"format": "pt", ENTRY: write_entry(model_file)}
+
+
+def read_entries(entries: Mapping[str, str]) -> ModelFile | None:
+    """The description in the `__metadata__` of a `.safetensors` file; None if there is none."""
+    return read_entry(entries[ENTRY], METADATA) if ENTRY in entries else None
 
 
 def resize_remark(preprocessing: Preprocessing, library: str) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import math
+import pathlib
 
 import cv2
 import numpy as np
@@ -207,13 +208,14 @@ def test_other_pictures_are_resized_by_pillow(data):
 
 
 def photographs():
-    """Ten inception crops of scikit-learn's two photographs, uint8 [H, W, 3], all at 48 × 48."""
+    """Ten photographs, uint8 [H, W, 3], and an inception crop of each: (top, left, height, width)."""
     rng = np.random.default_rng(5)
-    for name in ("china.jpg", "flower.jpg"):
-        image = load_sample_image(name)
-        for _ in range(5):
-            top, left, height, width = inception_box(rng, *image.shape[:2], 0.05, 1.0)
-            yield image, (top, left, height, width)
+    images = [load_sample_image(name) for name in ("china.jpg", "flower.jpg")]
+    files = sorted((pathlib.Path(__file__).parent / "photographs").glob("*.jpg"))
+    images += [np.asarray(Image.open(file)) for file in files]
+    assert len(images) == 10
+    for image in images:
+        yield image, inception_box(rng, *image.shape[:2], 0.05, 1.0)
 
 
 def sampled(part, size):

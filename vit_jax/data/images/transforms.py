@@ -27,13 +27,13 @@ def train_operations(data: ml_collections.ConfigDict) -> tuple[Operation, tuple[
     Raises:
         ConfigError: one of them cannot be read.
     """
-    crops = parse(data.train_crop, CROPS, "data.train_crop")
+    crops = parse(data.train_crop, CROPS, "config.data.train_crop")
     if len(crops) != 1:
         raise ConfigError(
             f"config.data.train_crop={data.train_crop!r}: must be one of {', '.join(CROPS)}, with "
             "its arguments if any."
         )
-    return crops[0], parse(data.augmentation, AUGMENTATIONS, "data.augmentation")
+    return crops[0], parse(data.augmentation, AUGMENTATIONS, "config.data.augmentation")
 
 
 def describe_training(data: ml_collections.ConfigDict) -> list[str]:
