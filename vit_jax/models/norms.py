@@ -8,7 +8,6 @@ itself. docs/performance.md has the figures.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +24,8 @@ class LayerNorm(nnx.LayerNorm):
         """[..., D] -> the same, in `dtype`."""
         if jnp.dtype(self.dtype) != jnp.bfloat16 or mask is not None:
             return super().__call__(x, mask=mask)
+        assert self.scale is not None
+        assert self.bias is not None
         x, scale, bias = (a.astype(self.dtype) for a in (x, self.scale[...], self.bias[...]))
         return normalize(self.epsilon, x, scale, bias)
 
@@ -58,10 +59,17 @@ def normalize(epsilon: float, x: jax.Array, scale: jax.Array, bias: jax.Array) -
 def forward(
     epsilon: float, x: jax.Array, scale: jax.Array, bias: jax.Array
 ) -> tuple[jax.Array, Kept]:
-    """The result, and what its gradient needs."""
-    function = functools.partial(normalize_and_keep, epsilon)
-    by_rows = functools.partial(in_rows, function)
-    y, mean, inverse = jax.lax.platform_dependent(x, scale, bias, cuda=by_rows, default=function)
+    """The result, and what its gradient needs.
+
+    A GPU's compiler keeps arrays of two dimensions in their order, and others not.
+    """
+
+    def by_rows(x: jax.Array, scale: jax.Array, bias: jax.Array) -> tuple[jax.Array, ...]:
+        found = normalize_and_keep(epsilon, x.reshape(-1, x.shape[-1]), scale, bias)
+        return tuple(part.reshape(*x.shape[:-1], -1) for part in found)
+
+    plainly = functools.partial(normalize_and_keep, epsilon)
+    y, mean, inverse = jax.lax.platform_dependent(x, scale, bias, cuda=by_rows, default=plainly)
     return y, Kept(x, scale, mean, inverse)
 
 
@@ -76,14 +84,6 @@ def normalize_and_keep(
     return ((x - mean) * (inverse * scale) + bias).astype(x.dtype), mean, inverse
 
 
-def in_rows(
-    function: Callable[..., tuple[jax.Array, ...]], x: jax.Array, *others: jax.Array
-) -> tuple[jax.Array, ...]:
-    """A function of [N, D], of an array [..., D]: a GPU's compiler keeps the order of two dimensions."""
-    found = function(x.reshape(-1, x.shape[-1]), *others)
-    return tuple(y.reshape(*x.shape[:-1], -1) for y in found)
-
-
 def backward(epsilon: float, kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The gradients of x, scale and bias by that of the result."""
 
@@ -93,10 +93,8 @@ def backward(epsilon: float, kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.
         return dx.reshape(kept.x.shape), *sums
 
     def plainly(kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        no_bias = jnp.zeros_like(
-            kept.scale
-        )  # Nothing but its own gradient's shape follows from it.
-        operands = (kept.x, kept.scale, no_bias)
+        bias = jnp.zeros_like(kept.scale)  # No gradient depends on it.
+        operands = (kept.x, kept.scale, bias)
         _, pull = jax.vjp(lambda *operands: normalize_and_keep(epsilon, *operands)[0], *operands)
         return pull(dy)
 
