@@ -89,8 +89,8 @@ def backward(epsilon: float, kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.
 
     def by_rows(kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         rows = [a.reshape(-1, a.shape[-1]) for a in (kept.x, kept.mean, kept.inverse, dy)]
-        dx, *sums = backward_of_rows(rows[0], kept.scale, *rows[1:])
-        return dx.reshape(kept.x.shape), *sums
+        dx, d_scale, d_bias = backward_of_rows(rows[0], kept.scale, *rows[1:])
+        return dx.reshape(kept.x.shape), d_scale, d_bias
 
     def plainly(kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         bias = jnp.zeros_like(kept.scale)  # No gradient depends on it.
