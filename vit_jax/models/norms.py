@@ -50,12 +50,16 @@ class Kept(NamedTuple):
     inverse: jax.Array
 
 
+SCOPE = jax.named_scope("layer_norm")  # In profiles, and in the names of a program's instructions.
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def normalize(epsilon: float, x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
     """x [..., D] with mean 0 and deviation 1 over the last axis, then scaled and shifted."""
     return forward(epsilon, x, scale, bias)[0]
 
 
+@SCOPE
 def forward(
     epsilon: float, x: jax.Array, scale: jax.Array, bias: jax.Array
 ) -> tuple[jax.Array, Kept]:
@@ -84,6 +88,7 @@ def normalize_and_keep(
     return ((x - mean) * (inverse * scale) + bias).astype(x.dtype), mean, inverse
 
 
+@SCOPE
 def backward(epsilon: float, kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The gradients of x, scale and bias by that of the result."""
 
