@@ -10,10 +10,10 @@ VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "vit_jax/__init__.py").rea
 
 REQUIRED = [
     "absl-py>=2.1",
-    "array_record>=0.8",
+    "array_record>=0.8.1",
     "clu>=0.0.12",
     "einops>=0.8",
-    "etils[epath]>=1.12",
+    "etils[epath]>=1.14",
     "flatbuffers>=24.3.25",  # jax.export serialises with it.
     "flax>=0.12.6,<0.13",  # NNX still changes between minor versions.
     "fsspec>=2024.6",
@@ -41,12 +41,16 @@ DEVELOPMENT = [
     "kubernetes-validate>=1.30",
     "mypy>=2.4",
     "pre-commit>=4",
-    "pytest-xdist>=3.6",
+    "pytest-xdist>=3.6.1",
     "pytest>=8",
     "ruff>=0.9",
 ]
 
-CONFIGS = {"vit_jax.configs": "configs", "vit_jax.configs.suites": "configs/suites"}
+CONFIGS = {
+    "vit_jax.configs": "configs",
+    "vit_jax.configs.studies": "configs/studies",
+    "vit_jax.configs.suites": "configs/suites",
+}
 
 setup(
     name="vit_jax",

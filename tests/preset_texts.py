@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from configs import deit, deit3, few_labels, mae
 from configs.augreg import DEFAULT_LEVELS, LEVELS
 from configs.vtab import TASKS
+from tests.preset_sources import row_of, where
 from vit_jax.config import default_config, flatten, resolved
 from vit_jax.config_file import load_config
 from vit_jax.objectives.masked_patches import TARGETS
@@ -56,7 +57,7 @@ PRESETS = {
         for model in deit3.MODELS
         if model != "s16" or epochs in deit3.ON_IMAGENET_21K
     ]
-    + [f"{model},{epochs},finetune384" for epochs in deit3.ON_IMAGENET for model in deit3.AT_384],
+    + [f"{model},{epochs},finetune384" for epochs in deit3.TABLE for model in deit3.AT_384],
     "scaling_vit": ["g14", "G14"],
     "sam": ["s32", "s16", "b32", "b16"],
     "finetune": [f"{model},cifar10" for model in ALL]
@@ -78,16 +79,27 @@ def path_of(name: str) -> pathlib.Path:
 
 
 def text_of(name: str) -> str:
-    """All presets of a config file: its source, then what differs from the defaults, a key a line."""
-    defaults = resolved(default_config())
+    """All presets of a config file: what differs from the defaults, a key a line, with its source."""
     parts = ["# " + ast.get_docstring(ast.parse(path_of(name).read_text())).splitlines()[0]]
+    parts += [f"# Sources: {where(name)}; see tests/preset_sources.py."] if where(name) else []
     for arguments in PRESETS[name]:
-        config = resolved(load(name, arguments))
-        lines = [f"{key} = {config[key]!r}" for key in config if config[key] != defaults[key]]
+        values = own_values(name, arguments)
+        lines = [f"{key} = {values[key]!r}{comment(name, arguments, key)}" for key in values]
         parts.append(
             "\n".join([f"--config=configs/{name}.py" + f":{arguments}" * bool(arguments), *lines])
         )
     return "\n\n".join(parts) + "\n"
+
+
+def own_values(name: str, arguments: str) -> dict:
+    """A preset's values that differ from the defaults."""
+    defaults, config = resolved(default_config()), resolved(load(name, arguments))
+    return {key: value for key, value in config.items() if value != defaults[key]}
+
+
+def comment(name: str, arguments: str, key: str) -> str:
+    """Where a value comes from, as a comment; "" in recipes of our own."""
+    return f"  # {row_of(name, arguments, key)[-1]}" if where(name) else ""
 
 
 def defaults_text() -> str:

@@ -1,13 +1,18 @@
 """Damage of any file of a checkpoint is found before anything is made of it."""
 
-import contextlib
+import json
 import logging
+import re
 import resource
 import shutil
+import sys
 
 import pytest
+from etils import epath
 
+from tests.runs import LIMIT_SECONDS, start
 from tests.states import abstract, assert_equal, make_state
+from vit_jax import digests
 from vit_jax.checkpoint import Checkpoints, restore_params
 from vit_jax.errors import CheckpointError
 
@@ -148,11 +153,56 @@ def test_a_save_that_finds_no_room_is_one_message_and_leaves_the_last(saved):
             CheckpointError, match=r"checkpoints/3 could not be saved \(.*make room"
         ):
             save_and_wait(checkpoints)
+        checkpoints.close()  # Says nothing more.
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        with contextlib.suppress(Exception):
-            checkpoints.close()
     assert_equal(resume(saved), make_state(2, ema=True))
+
+
+def test_what_other_processes_are_writing_just_now_has_no_digest(tmp_path):
+    """It is gone a moment later: a checkpoint would be damaged that is whole."""
+    directory = epath.Path(tmp_path)
+    folder = directory / "1"
+    (folder / "params").mkdir(parents=True)
+    for name in ("format", "params/.zarray", ".0f3a.tmp"):
+        (folder / name).write_text(name)
+    digests.write(folder, 0)
+    found = json.loads((folder / "digests.process_0.json").read_text())
+    assert sorted(found) == ["format", "params/.zarray"]
+    found[".0f3a.tmp"] = "0"  # As earlier versions may have written.
+    (folder / "digests.process_0.json").write_text(json.dumps(found))
+    (folder / ".0f3a.tmp").unlink()
+    assert digests.check(directory, 1)
+
+
+FULL = """
+import resource, signal, sys
+from absl import flags
+from tests.states import make_state
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.checkpoint_errors import tell_once
+from vit_jax.command_line import run_command
+flags.FLAGS.mark_as_parsed()
+
+def save(arguments):
+    tell_once()
+    checkpoints, state = Checkpoints(sys.argv[1]), make_state(1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    try:
+        checkpoints.save(1, state, {})
+    finally:
+        checkpoints.close()
+
+sys.exit(run_command(save, []))
+"""
+
+
+def test_it_is_one_message_of_a_program_with_all_that_its_threads_leave_behind(tmp_path):
+    process = start(sys.executable, "-c", FULL, str(tmp_path), JAX_NUM_CPU_DEVICES="8")
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 2, output
+    assert "could not be saved" in output
+    assert not re.search("Traceback|Exception ignored|thread=", output), output
 
 
 def save_and_wait(checkpoints):

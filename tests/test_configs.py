@@ -54,9 +54,9 @@ SIZES = {
 
 
 def num_classes_of(config):
-    """Those of the model, or where data is not named yet, those that are planned with."""
-    assert bool(config.model.num_classes) == bool(config.data.source)
-    return config.model.num_classes or config.data.num_classes
+    """Those that are planned with: a head has as many as the data that is opened."""
+    assert not config.model.num_classes
+    return config.data.num_classes
 
 
 @pytest.mark.parametrize(

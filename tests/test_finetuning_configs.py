@@ -55,7 +55,7 @@ def check_shared(config):
     )
     assert (optimizer.grad_clip_norm, optimizer.weight_decay) == (1.0, 0.0)
     assert (config.schedule.name, resolved(config)["objective.loss"]) == ("cosine", "softmax")
-    options = model_options(config, config.model.num_classes or 2)
+    options = model_options(config, config.data.num_classes or 2)
     assert getattr(options, "representation_size", 0) == 0
     assert np.all(options.head_bias == 0)
 
@@ -74,7 +74,7 @@ def test_table_4(model, dataset, steps, rates, warmup, percent, images, classes)
     assert config.sweep.train_split == f"train[:{100 - percent}%]"
     assert config.sweep.eval_split == f"train[{100 - percent}%:]"
     assert config.data.train_split == "train"
-    assert (config.data.num_train_examples, config.model.num_classes) == (images, classes)
+    assert (config.data.num_train_examples, config.data.num_classes) == (images, classes)
     imagenet = dataset == "imagenet2012"
     size = {False: 384, True: 512} if model != "h14" else {False: 378, True: 518}
     assert config.model.image_size == size[imagenet]
@@ -182,7 +182,7 @@ def test_a_folder_has_the_smallest_schedule_and_its_own_classes():
     config = finetune.get_config("b16,folder:photos/of:mine")
     check_shared(config)
     assert config.data.source == "folder:photos/of:mine"
-    assert (config.total_steps, config.model.num_classes) == (500, 0)
+    assert (config.total_steps, config.data.num_classes) == (500, 0)
 
 
 @pytest.mark.parametrize("line", VTAB.strip().splitlines(), ids=lambda line: line.split()[0])
@@ -193,7 +193,7 @@ def test_vtab(line):
     assert (config.total_steps, config.warmup_steps) == (2500, 200)
     assert config.optimizer.learning_rate == 0.01
     assert config.model.image_size == 384
-    assert config.model.num_classes == int(classes)
+    assert config.data.num_classes == int(classes)
     assert config.data.train_split == f"train[:800]+{validation}"
     assert (config.sweep.train_split, config.sweep.eval_split) == ("train[:800]", validation)
     assert config.data.eval_split == test

@@ -51,14 +51,14 @@ TABLE = {"blur": blur, "erase": erase, "nothing": nothing}
     ],
 )
 def test_texts_are_read_in_order_with_every_argument(text, expected):
-    operations = parse(text, TABLE, "data.x")
+    operations = parse(text, TABLE, "config.data.x")
     assert [str(operation) for operation in operations] == expected
     # What is printed can be read again.
-    assert parse(" | ".join(expected), TABLE, "data.x") == operations
+    assert parse(" | ".join(expected), TABLE, "config.data.x") == operations
 
 
 def test_an_operation_calls_its_function_and_can_be_sent_to_a_process():
-    (operation,) = parse("blur(times=3)", TABLE, "data.x")
+    (operation,) = parse("blur(times=3)", TABLE, "config.data.x")
     for one in (operation, pickle.loads(pickle.dumps(operation))):
         assert one("image", "rng") == ("image", "rng", 2.0, 3)
     assert operation.describe() == "blur(radius=2.0, times=3): Softens the image."
@@ -96,5 +96,5 @@ def test_an_operation_calls_its_function_and_can_be_sent_to_a_process():
 )
 def test_mistakes_are_named_with_the_key(text, message):
     with pytest.raises(ConfigError, match=message) as error:
-        parse(text, TABLE, "data.x")
+        parse(text, TABLE, "config.data.x")
     assert f"config.data.x={text!r}" in str(error.value)

@@ -317,7 +317,10 @@ def test_the_gpu_compiler_plans(name, capsys):
     (made,) = json.loads(capsys.readouterr().out)
     assert made["compiler"] == "cuda"
     assert made["stand_in"] == ""
-    assert made["execution"] == {"attention": "cudnn", "remat": "dots", "scan_unroll": 2}
+    assert made["execution"] == {
+        **{"attention": "cudnn", "remat": "dots", "scan_unroll": 2},
+        "matmul_precision": "default",
+    }
     assert made["estimate_seconds"] > made["kernels"] * 2e-6
     assert made["memory"]["temporaries"] > 0
     assert bool(made["exchanges"]) == (made["devices"] > 1)

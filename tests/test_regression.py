@@ -13,12 +13,14 @@ from sklearn import metrics
 import vit_jax
 from tests import tiny
 from tests.runs import read_metrics
+from tests.stages import Setup, mesh_of
 from vit_jax import evaluate, predict, train
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.evaluators.regression import errors
 from vit_jax.model_file import read_model_file
 from vit_jax.objectives.regression import REGRESSION_LOSSES
+from vit_jax.training.overview import describe_run
 
 
 def write_manifest(folder, rows, name="list.jsonl"):
@@ -60,6 +62,17 @@ def run(source, tmp_path_factory):
         config_of(source, **{"objective.loss": "huber", "objective.huber_delta": 0.5}), workdir
     )
     return workdir
+
+
+def test_outputs_begin_at_the_means_of_the_training_targets(source):
+    config = config_of(source)
+    setup = Setup(config, mesh_of(1))
+    rows = open_source(config.data, "train", image_size=(8, 8), channels=1, num_classes=0)
+    means = np.mean([example.label for example in rows.fetch(range(len(rows)))], axis=0)
+    assert np.abs(means).min() > 0.01
+    outputs = setup.experiment.network(setup.state.params, next(setup.batches())["image"])
+    np.testing.assert_allclose(outputs, np.tile(means, (len(outputs), 1)), rtol=1e-5)
+    assert f"outputs begin at {means[0]:.4g}, {means[1]:.4g}" in describe_run(setup.experiment)
 
 
 def test_two_numbers_are_learned(run):

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from tests.runs import ROOT
-from vit_jax import benchmark, evaluate, plan, predict
+from vit_jax import evaluate, plan, predict
+from vit_jax.benchmark import __main__ as benchmark
 from vit_jax.config import validate
 from vit_jax.config_file import load_config
 from vit_jax.errors import ConfigError

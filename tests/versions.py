@@ -20,7 +20,12 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).parent.parent
 STANDARD = ("3.11:lowest", "3.12:lock", "3.13:newest")
-SUBSET = ("tests/test_config.py", "tests/test_structure.py", "tests/optimizer", "tests/models")
+# Imports, config, checkpoints, killed and resumed runs, data, weights, a step: the libraries' edges.
+SUBSET = (
+    *("tests/test_structure.py", "tests/test_config.py", "tests/test_checkpoint.py"),
+    *("tests/test_resume.py", "tests/training/test_step.py", "tests/data/sources"),
+    *("tests/weights/test_native.py", "tests/weights/test_npz.py"),
+)
 DEMO = ("-m", "vit_jax.main", "--config=configs/digits.py", "--config.total_steps=20")
 VERSIONS = """
 import importlib.metadata, sys

@@ -1,9 +1,13 @@
 """Whatever Orbax and file systems say of a checkpoint, as one message."""
 
 import contextlib
+import functools
+import inspect
 import logging
 import os
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 from etils import epath
@@ -39,6 +43,27 @@ def without_warnings() -> Iterator[None]:
         yield
     finally:
         absl.setLevel(level)
+
+
+@functools.cache
+def tell_once() -> None:
+    """From here on a program does not print what is left over where a save fails.
+
+    Each of Orbax's threads would add a traceback, some long after the error was told: what they log
+    as an error is raised as well.
+    """
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    logging.getLogger("absl").addFilter(
+        lambda record: record.levelno < logging.ERROR or "orbax" not in record.pathname
+    )
+    others = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        of_writer = inspect.iscoroutine(unraisable.object)
+        if not (of_writer or str(unraisable.exc_value) == "Event loop is closed"):
+            others(unraisable)
+
+    sys.unraisablehook = hook
 
 
 @contextlib.contextmanager

@@ -87,7 +87,7 @@ class Data:
     allow_changes: Flag = False  # Resume with data elsewhere though its names or labels differ.
     num_train_examples: Count = 0  # 0: ask the data. Presets state it, to plan without data.
     num_eval_examples: Count = 0  # Only `fake` data needs it.
-    num_classes: Count = 0  # To plan with until `source` is named; of `fake` data.
+    num_classes: Count = 0  # Likewise; of `fake` data too.
     held_out_fraction: number(0, 0.9) = 0.1  # Evaluation share of data without a split for it.
     holding_out: one_of("stratified", "hash") = "stratified"  # Of each class alike, or of all.
     fold: Fold = ""  # k/K: the k-th of K parts is held out instead, for cross-validation.
@@ -112,6 +112,7 @@ class Data:
     bit_depth: whole(8, 16) = 16  # Of the values in files with 16 bits of grey: 12, say.
     value_range: Range = ()  # Of the values in files: (black, white); (): as their type says.
     dtype: one_of(*PIXEL_DTYPES) = "uint8"  # Of pixels on their way to the model; float32 is exact.
+    decode: one_of("exact", "fast") = "exact"  # fast: training JPEGs, less exact; performance.md.
     max_image_gib: Positive = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
     num_threads: Few = 0  # Decoding threads; 0: chosen from the number of cores.
     num_workers: whole(
@@ -167,8 +168,8 @@ class Optimizer:
     decay_multipliers: tuple_of(FactorRule) = (("kernel$", 1.0),)  # What none matches: no decay.
     layer_decay: number(0.01, 1) = 1.0  # Of the rate, from each block to the one below it.
     accumulation_steps: whole(1) = 1  # The batch is split into so many micro-batches.
-    gradient_dtype: one_of("float32", "model") = "float32"  # Of sums over `mesh.data`: see docs.
-    reduce_once: Flag = False  # Along `mesh.fsdp` too, which takes memory: see docs.
+    gradient_dtype: one_of("float32", "model") = "float32"  # Of sums over devices: see docs.
+    reduce_once: Flag = False  # An update, along `mesh.fsdp` too, which takes memory: see docs.
     sharpness: Sharpness = Sharpness()
 
 

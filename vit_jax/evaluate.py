@@ -175,8 +175,8 @@ def asked_evaluators(flags: argparse.Namespace, loss: str = "") -> tuple[Evaluat
     Raises ConfigError if they cannot be read.
     """
     if flags.classes:
-        return read_evaluators(f"classification(classes={flags.classes!r})")
-    return read_evaluators(flags.evaluators.strip() or evaluators_of(loss))
+        return read_evaluators(f"classification(classes={flags.classes!r})", "--evaluators")
+    return read_evaluators(flags.evaluators.strip() or evaluators_of(loss), "--evaluators")
 
 
 def plan(path: str, flags: argparse.Namespace) -> Task:

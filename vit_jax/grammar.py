@@ -47,12 +47,12 @@ def parse(text: str, table: Mapping[str, Callable[..., Any]], key: str) -> tuple
     Args:
         text: `NAME | NAME(VALUE, ARGUMENT=VALUE) | ...`; empty: no operation.
         table: the functions by name.
-        key: the config's key that holds the text, for messages.
+        key: what holds the text, a key or a flag, for messages.
 
     Raises:
         ConfigError: a name or an argument is unknown, or a value is not what it may be.
     """
-    assignment = f"config.{key}={shown(text)}"
+    assignment = f"{key}={shown(text)}"
     try:
         calls = _calls(ast.parse(text.strip(), mode="eval").body) if text.strip() else []
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:

@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 
 from vit_jax import storage, train
 from vit_jax.checkpoint import Checkpoints
+from vit_jax.checkpoint_errors import tell_once
 from vit_jax.command_line import (
     DONE,
     Parser,
@@ -97,6 +98,7 @@ def train_command(
         print_config(load_config(flags.config, overrides))
         return DONE
     connect(flags)
+    tell_once()
     config = load_config(flags.config, overrides)
     if flags.checkpoint and not flags.dry_run:
         validate(config)  # Before anything is renamed.
@@ -148,7 +150,7 @@ def summary(results: dict[str, float], workdir: str) -> str:
 
 
 def has_head(workdir: str) -> bool:
-    """Whether a run's model tells classes apart, or values; true where its file is missing."""
+    """Whether a run's model has a head, for classes or values; true where its file is missing."""
     if not storage.exists(storage.join(workdir, FILE_NAME)):
         return True
     return bool(read_model_file(workdir).options["num_classes"])

@@ -264,11 +264,22 @@ def write(path: str | os.PathLike[str], content: bytes) -> None:
         except Exception as error:  # Each has its own.
             raise OSError(f"{path} cannot be written ({error})") from error
     elif os.path.exists(path) and not os.path.isfile(path):  # A pipe, /dev/stdout: none to replace.
-        with open(path, "wb") as file:
+        with naming(path), open(path, "wb") as file:
             file.write(content)
     else:
-        with replacing(path) as temporary, open(temporary, "wb") as file:
+        with naming(path), replacing(path) as temporary, open(temporary, "wb") as file:
             file.write(content)
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Has an OSError name this file where it names none, as where a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            error.filename = path
+        raise
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:

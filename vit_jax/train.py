@@ -150,6 +150,7 @@ def train(experiment: Experiment, state: TrainState, frozen: dict, tools: Tools)
                 batch = next(batches)
             if step == start + 1:
                 log.write_image(step, "train/augmented_batch", preview(batch, step))
+                logger.info("Compiling the update. A large model takes minutes.")
                 with log.spending(Kind.COMPILE):
                     train_step = experiment.step.lower(state, frozen, batch).compile()
                     distributed.gather(0)  # All have compiled: some connect for 30 s only.

@@ -10,11 +10,12 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from tests import tiny
+from tests.data.sources.test_tfds import write_dataset
 from tests.stages import Setup, config_with, mesh_of
 from vit_jax.data.balance import balanced_weights, is_class_weights, read_balance, share_out
 from vit_jax.data.dataset import open_dataset, train_order
 from vit_jax.data.loading.order import ClassOrder
-from vit_jax.data.sources.examples import LabelSets, Source
+from vit_jax.data.sources.examples import Example, LabelSets, Source
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.objectives.base import Labels, Objective
 from vit_jax.training.overview import describe_run
@@ -140,16 +141,83 @@ class Stub(Source):
         return 2
 
 
-def test_labels_must_be_at_hand_and_single():
+def test_images_must_have_one_class_each():
     data = tiny.get_config().data
     data.update(sampling="balanced", source="x")
-    with pytest.raises(DataError, match="does not say which classes"):
-        read_balance(data, Stub(None))
     sets = LabelSets(np.array([0, 1]), np.array([1, 2]), 2)
     with pytest.raises(ConfigError, match="one class each"):
         read_balance(data, Stub(sets))
     data.update(sampling="natural", class_weights=(1.0, 2.0))
     assert read_balance(data, Stub(np.array([1, 1]))).weights == (1.0, 2.0)
+
+
+class Records(Source):
+    """Examples that say their classes when they are read, which is counted."""
+
+    class_names = ("a", "b", "c")
+
+    def __init__(self, classes):
+        self.classes, self.read = classes, 0
+
+    def __len__(self):
+        return len(self.classes)
+
+    def __getitem__(self, index):
+        self.read += 1
+        if self.classes[index] is None:
+            raise DataError(f"{index}: its record is damaged")
+        return Example(b"", self.classes[index], self.name_of(index))
+
+    def name_of(self, index):
+        return str(index)
+
+
+def test_classes_that_only_records_say_are_read_once(tmp_path, caplog):
+    data = tiny.get_config().data
+    data.update(sampling="balanced", source="tfds:x", index_dir=str(tmp_path))
+    classes = np.random.default_rng(0).integers(0, 3, 3000).tolist()
+    source = Records(classes)
+    balance = read_balance(data, source)
+    assert source.read == 3000
+    assert balance.labels.tolist() == classes
+    assert balance.draws.tolist() == [1000] * 3
+    expected = dataclasses.replace(balance, labels=np.array(classes)).order(3)
+    again = Records(classes)
+    order = read_balance(data, again).order(3)
+    assert again.read == 32, "only to see that they are the same"
+    positions = np.arange(6000)
+    np.testing.assert_array_equal(order.indices(positions), expected.indices(positions))
+
+    other = Records(classes[::-1])  # Prepared anew, in another order.
+    assert read_balance(data, other).labels.tolist() == classes[::-1]
+    (kept,) = tmp_path.iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert read_balance(data, Records(classes)).labels.tolist() == classes
+    assert "is damaged: it is made again" in caplog.text
+
+
+def test_an_image_without_a_class_is_named(tmp_path):
+    data = tiny.get_config().data
+    data.update(class_weights="balanced", source="tfds:x", index_dir=str(tmp_path))
+    message = r"class_weights='balanced': the class of each image is needed, and 1: its record is"
+    with pytest.raises(DataError, match=message):
+        read_balance(data, Records([0, None, 2]))
+    with pytest.raises(DataError, match="and 1 has several"):
+        read_balance(data, Records([0, np.zeros(3), 2]))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("file_format", ["array_record", "tfrecord"])
+def test_tfds_is_sampled_by_class(tmp_path, file_format):
+    write_dataset(tmp_path, file_format, num_shards=2)
+    config = tiny.get_config()
+    config.data.update(source="tfds:tiny", data_dir=str(tmp_path), sampling="balanced")
+    dataset = open_dataset(config, index_dir=str(tmp_path / "index"))
+    labels = [dataset.source[index].label for index in range(len(dataset.source))]
+    assert dataset.balance.counts.tolist() == np.bincount(labels).tolist()
+    drawn = train_order(config, dataset).indices(np.arange(10 * len(labels)))
+    counts = np.bincount(np.array(labels)[drawn])
+    assert abs(counts[0] - counts[1]) <= 10
 
 
 # ------------------------------------------------------------------------------------------ runs

@@ -103,6 +103,25 @@ def test_a_plan_without_the_data_counts_what_a_run_would_train_on(limit, count):
     assert (dataset.source, dataset.num_examples, dataset.num_classes) == (None, count, 7)
 
 
+def test_a_plan_has_the_sizes_of_data_that_is_here_and_says_when_it_is_not(tmp_path, caplog):
+    config = tiny.get_config()
+    config.data.update(num_train_examples=1_281_167, num_classes=1000)
+    dataset = open_dataset(config, required=False)
+    assert (len(dataset.examples), dataset.num_examples, dataset.num_classes) == (1437, 1437, 10)
+    assert not caplog.records
+
+    config.data.source = f"folder:{tmp_path}/photos"
+    dataset = open_dataset(config, required=False)
+    assert (dataset.source, dataset.num_examples, dataset.num_classes) == (None, 1_281_167, 1000)
+    assert "1,281,167 examples and 1,000 classes" in caplog.text
+    assert "photos: no such folder" in caplog.text
+    with pytest.raises(DataError, match="photos: no such folder"):
+        open_dataset(config)
+    config.data.num_classes = 0
+    with pytest.raises(DataError, match="photos: no such folder"):
+        open_dataset(config, required=False)
+
+
 def opened_of(**values):
     """Evaluation splits of the digits, or of another source."""
     data = tiny.get_config().data

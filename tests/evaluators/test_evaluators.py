@@ -9,7 +9,7 @@ import pytest
 from tests import tiny
 from tests.runs import read_metrics
 from tests.stages import Setup, mesh_of
-from vit_jax import train
+from vit_jax import evaluate, train
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.errors import ConfigError, NonFiniteLossError
 from vit_jax.evaluators import EVALUATORS, read_evaluators
@@ -35,6 +35,15 @@ from vit_jax.evaluators.base import Evaluator, Results
 def test_texts_that_cannot_be_meant_are_refused(text, message):
     with pytest.raises(ConfigError, match=message):
         read_evaluators(text)
+
+
+@pytest.mark.parametrize("text", ["knnn", "knn(kk=3)", "knn | knn", "knn("])
+def test_messages_name_the_key_or_the_flag(text):
+    with pytest.raises(ConfigError, match=r"^config\.evaluators='knn"):
+        read_evaluators(text)
+    flags = evaluate.parse_flags(["run", f"--evaluators={text}"])
+    with pytest.raises(ConfigError, match=r"^--evaluators='knn"):
+        evaluate.asked_evaluators(flags)
 
 
 def test_a_text_is_read_in_its_order():

@@ -38,9 +38,11 @@ def test_accuracies_are_the_recorded_ones(form, l2):
 def test_both_forms_have_the_weights_of_ridge_regression(num_train, width):
     features, labels, *_ = problem(num_train, width)
     indices = np.arange(num_train)
-    mean, scale = fewshot.moments(features, indices)
-    arguments = (features, indices, mean, scale, labels, 5, 1024.0)
-    primal, dual = fewshot.solve_primal(*arguments), fewshot.solve_dual(*arguments)
+    standardization = fewshot.Standardization.of(features, indices)
+    primal, dual = (
+        solve(standardization.chunks(features, indices), labels, 5, 1024.0)
+        for solve in (fewshot.solve_primal, fewshot.solve_dual)
+    )
     np.testing.assert_allclose(primal, dual, rtol=0, atol=1e-6 * np.abs(primal).max())
     exact = np.float64(features)
     rows = (exact - exact.mean(0)) / (exact.std(0) + 1e-5)

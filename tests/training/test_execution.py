@@ -38,7 +38,8 @@ def chosen(devices, name="ViT-B/16", dtype="bfloat16", **options):
     ],
 )
 def test_the_choice_follows_the_devices(devices, attention, remat, unroll):
-    assert chosen(devices) == {"attention": attention, "remat": remat, "scan_unroll": unroll}
+    expected = {"attention": attention, "remat": remat, "scan_unroll": unroll}
+    assert chosen(devices) == expected | {"matmul_precision": "default"}
 
 
 @pytest.mark.parametrize(
@@ -57,15 +58,21 @@ def test_what_a_kernel_cannot_do_keeps_the_plain_form(options):
 
 
 def test_other_families_have_what_applies_to_them():
-    assert chosen(HERE, "Mixer-B/16") == {"remat": "none", "scan_unroll": 12}
-    assert chosen(H100, "BiT-R50x1") == {"remat": "dots"}
+    precision = {"matmul_precision": "default"}
+    assert chosen(HERE, "Mixer-B/16") == {"remat": "none", "scan_unroll": 12} | precision
+    assert chosen(H100, "BiT-R50x1") == {"remat": "dots"} | precision
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("float32", "highest"), ("bfloat16", "default")])
+def test_products_are_as_precise_as_the_models_type(dtype, precision):
+    assert chosen(H100, dtype=dtype)["matmul_precision"] == precision
 
 
 def test_what_is_asked_for_stays():
-    options = {"attention": "xla", "remat": "full", "scan_unroll": 3}
+    options = {"attention": "xla", "remat": "full", "scan_unroll": 3, "matmul_precision": "high"}
     assert chosen(H100, **options) == options
     described = execution.describe(choose_execution(model_options("ViT-B/16", **options), H100))
-    assert described == "attention xla, remat full, scan_unroll 3"
+    assert described == "attention xla, remat full, scan_unroll 3, matmul_precision high"
 
 
 def test_a_kernel_that_cannot_be_had_is_refused():
@@ -82,6 +89,7 @@ def test_a_run_records_the_choice_and_its_model_file_leaves_it_open():
     assert devices_of(config, mesh) == Devices("cpu", False, (0,), None, 2)
     experiment = make_experiment(config, mesh, open_dataset(config))
     expected = {"attention": "xla", "remat": "none", "scan_unroll": 2}
+    expected |= {"matmul_precision": "highest"}
     assert experiment.inputs.execution == expected
     assert experiment.network.options.scan_unroll == 2
     options = experiment.model_file.options

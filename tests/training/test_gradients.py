@@ -19,24 +19,38 @@ def test_shares_are_neighbours():
 
 
 @pytest.mark.parametrize(
-    "axes",
+    ("once", "axes"),
     [
-        pytest.param({"fsdp": 4}, marks=pytest.mark.slow),  # What it may break, the next one shows.
-        {"data": 2, "fsdp": 2},
-        {"fsdp": 2, "tensor": 2},
+        (False, {"data": 2, "fsdp": 2}),
+        (False, {"fsdp": 2, "tensor": 2}),
+        (True, {"data": 2, "fsdp": 2}),
     ],
 )
-def test_reducing_once_trains_as_one_device_does(axes):
-    """With dropout, two micro-batches and frozen layers."""
+def test_split_parameters_are_trained_as_on_one_device(once, axes):
+    """With dropout, two micro-batches and frozen layers; gathered where used, or once an update."""
     values = {
         **{"model.width": 256, "model.mlp_width": 256, "model.dropout_rate": 0.1},
         **{"optimizer.accumulation_steps": 2, "optimizer.freeze": "blocks/00/|embedding/bias"},
-        **{"total_steps": 3, "warmup_steps": 0, "optimizer.reduce_once": True},
+        **{"total_steps": 3, "warmup_steps": 0, "optimizer.reduce_once": once},
     }
     losses, _, state = run_on(mesh_of(4, **axes), **values)
-    expected, _, whole = run_on(mesh_of(1), **values)
+    expected, _, whole = run_on(mesh_of(1), **(values | {"optimizer.reduce_once": False}))
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     spec = state.params["blocks"]["mlp"]["dense1"]["kernel"].sharding.spec
     assert "fsdp" in spec
+    for one, other in zip(*map(jax.tree.leaves, (state.params, whole.params)), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-4)
+
+
+@pytest.mark.parametrize("objective", ["masked_autoencoder", "self_distillation"])
+def test_an_objectives_own_blocks_and_teachers_are_gathered_too(objective):
+    values = {
+        **{"model.width": 256, "model.mlp_width": 256, "total_steps": 2, "warmup_steps": 0},
+        **{"optimizer.accumulation_steps": 2, "objective.name": objective, "model.num_classes": 0},
+        **({"objective.decoder_width": 256} if objective == "masked_autoencoder" else {}),
+    }
+    losses, _, state = run_on(mesh_of(4, fsdp=4), **values)
+    expected, _, whole = run_on(mesh_of(1), **values)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
     for one, other in zip(*map(jax.tree.leaves, (state.params, whole.params)), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-4)

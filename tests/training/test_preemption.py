@@ -13,7 +13,7 @@ import pytest
 from tests.runs import LIMIT_SECONDS, connected, start, start_command
 from vit_jax.errors import PreemptedError
 from vit_jax.training.clock import STEPS_IN_FLIGHT
-from vit_jax.training.preemption import AHEAD, Agreement, stop_signal
+from vit_jax.training.preemption import AHEAD, LOOK_SECONDS, Agreement, stop_signal
 
 
 def test_launchers_know_the_exit_code():
@@ -95,30 +95,68 @@ class Shared(dict):
         self[key] = value
 
     def key_value_dir_get(self, key):
+        self.looks += 1
         return [item for item in self.items() if item[0].startswith(key)]
 
+    def key_value_delete(self, key):
+        del self[key]
 
-@pytest.mark.parametrize("seed", range(20))
-def test_all_stop_after_the_same_step_soon_after_any_signals(seed):
-    """In a random order that the loop allows: metrics of STEPS_IN_FLIGHT steps ago are there."""
+    looks = 0
+
+
+def step_through(seed, seconds):
+    """Processes in a random order that the loop allows: metrics of STEPS_IN_FLIGHT steps ago are there.
+
+    A step takes about `seconds`. Returns after which steps signals came, and which each stopped after.
+    """
     rng = random.Random(seed)
-    count, store = rng.randint(2, 5), Shared()
+    count, store, time = rng.randint(2, 5), Shared(), [0.0]
     events = [threading.Event() for _ in range(count)]
-    asks = [Agreement(event, store, i, run=0) for i, event in enumerate(events)]
-    signalled = {i: rng.randint(1, 9) for i in rng.sample(range(count), rng.randint(1, count))}
+    asks = [Agreement(event, store, i, 0, lambda: time[0]) for i, event in enumerate(events)]
+    signalled = {i: rng.randint(1, 99) for i in rng.sample(range(count), rng.randint(1, count))}
     steps, stopped = [0] * count, {}
     while len(stopped) < count:
         i = rng.choice([i for i in range(count) if i not in stopped])
         dispatched = [step + 1 for j, step in enumerate(steps) if j not in stopped]
-        if steps[i] + 1 - STEPS_IN_FLIGHT > min(dispatched, default=99):
+        if steps[i] + 1 - STEPS_IN_FLIGHT > min(dispatched, default=1000):
             continue  # Its metrics are not there: another has not begun that step.
         steps[i] += 1
+        time[0] += rng.uniform(0.5, 1.5) * seconds / count
         if steps[i] == signalled.get(i):
             events[i].set()
         if asks[i]():
             stopped[i] = steps[i]
-    assert len(set(stopped.values())) == 1
-    assert stopped[0] <= min(signalled.values()) + AHEAD
+    assert len(store) <= count + 3  # Nothing piles up.
+    return min(signalled.values()), list(stopped.values()), store.looks / count
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_stop_after_the_same_step_soon_after_any_signals(seed):
+    signalled, stopped, _ = step_through(seed, seconds=1.0)
+    assert len(set(stopped)) == 1
+    assert stopped[0] <= signalled + AHEAD
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_short_steps_few_look_for_signals(seed):
+    signalled, stopped, looks = step_through(seed, seconds=0.02)
+    assert len(set(stopped)) == 1
+    assert stopped[0] < signalled + AHEAD + 2 * LOOK_SECONDS / 0.02
+    assert looks <= 10 + stopped[0] * 0.02 / LOOK_SECONDS * 2  # The first ones come sooner.
+
+
+def test_a_process_that_is_slower_than_before_looks_as_often():
+    event, store, time = threading.Event(), Shared(), [0.0]
+    ask = Agreement(event, store, 0, 0, lambda: time[0])
+    for seconds, steps in ((0.001, 2000), (0.1, 900)):
+        for _ in range(steps):
+            time[0] += seconds
+            assert not ask()
+    looks = store.looks
+    for _ in range(100):
+        time[0] += 0.1
+        ask()
+    assert store.looks - looks == 20  # In ten seconds.
 
 
 def test_another_run_of_the_same_process_is_not_stopped_by_the_last_one():
@@ -126,7 +164,8 @@ def test_another_run_of_the_same_process_is_not_stopped_by_the_last_one():
     event.set()
     ask = Agreement(event, store, 0, run=0)
     assert [ask() for _ in range(AHEAD + 1)] == [False] * AHEAD + [True]
-    assert not Agreement(threading.Event(), store, 0, run=1)()
+    other = Agreement(threading.Event(), store, 0, run=1)
+    assert not any(other() for _ in range(2 * AHEAD))
 
 
 def test_handlers_are_put_back_when_nothing_came():

@@ -13,7 +13,14 @@ import pytest
 import safetensors.numpy
 
 import vit_jax
-from tests.published import GOLDEN, golden, logits, parameters
+from tests.published import (
+    GOLDEN,
+    assert_same_tensors,
+    golden,
+    logits,
+    parameters,
+    random_model,
+)
 from vit_jax.errors import WeightsError
 
 FAMILIES = GOLDEN / "huggingface"
@@ -86,6 +93,45 @@ def test_logits_are_the_librarys(name):
     assert_logits(vit_jax.load_model(FAMILIES / name), name)
 
 
+# A classifier leaves a part of them unused, which is not read.
+NOT_WRITTEN = ("CLIPForImageClassification", "SiglipForImageClassification")
+
+
+def of_the_tower(tensors):
+    """The tensors that inference uses, under a bare trunk's names."""
+    unused = re.compile(r"(.*\.)?mask_token|text_.*|logit_scale")
+    kept = {name: array for name, array in tensors.items() if not unused.fullmatch(name)}
+    prefix = r"^(vit|deit|ijepa|dinov2(_with_registers)?|vision_model)\."
+    return {re.sub(prefix, "", name): array for name, array in kept.items()}
+
+
+@pytest.mark.parametrize("name", sorted({*SUPPORTED} - {*NOT_WRITTEN}))
+def test_what_is_written_back_is_equal_bit_by_bit(name, tmp_path):
+    vit_jax.save_model(vit_jax.load_model(FAMILIES / name), tmp_path / "out", "huggingface")
+    written = of_the_tower(safetensors.numpy.load_file(tmp_path / "out/model.safetensors"))
+    original = of_the_tower(tensors_of(name))
+    if name == "Dinov2WithRegistersModel":  # The class token's row of positions is in the token.
+        token, table = "embeddings.cls_token", "embeddings.position_embeddings"
+        original[token] = original[token] + original[table][:, :1]
+        original[table][:, :1] = 0
+    assert_same_tensors(written, original)
+    assert_logits(vit_jax.load_model(tmp_path / "out"), name)
+
+
+def test_a_classifier_without_a_class_token_is_written_as_ijepa(tmp_path):
+    name = "SiglipForImageClassification"
+    vit_jax.save_model(vit_jax.load_model(FAMILIES / name), tmp_path / "out", "huggingface")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["architectures"] == ["IJepaForImageClassification"]
+    assert_logits(vit_jax.load_model(tmp_path / "out"), name)
+
+
+def test_clips_classifier_cannot_be_written():
+    model = vit_jax.load_model(FAMILIES / "CLIPForImageClassification")
+    with pytest.raises(WeightsError, match="these can: timm, vit_jax"):
+        vit_jax.save_model(model, "out", "huggingface")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -155,6 +201,14 @@ def test_clip_under_its_own_names(tmp_path, caplog):
     tensors = openai_names(tensors_of("CLIPVisionModelWithProjection"))
     path = save(tmp_path / "clip.safetensors", tensors)
     assert_logits(vit_jax.load_model(path, num_heads=2), "CLIPVisionModelWithProjection")
+    model = vit_jax.load_model(path, num_heads=2)
+    vit_jax.save_model(model, tmp_path / "out.safetensors", "clip")
+    written = safetensors.numpy.load_file(tmp_path / "out.safetensors")
+    visual = {k: a for k, a in tensors.items() if k.startswith("visual.")}
+    assert_same_tensors({f"visual.{name}": array for name, array in written.items()}, visual)
+    loaded = vit_jax.load_model(tmp_path / "out.safetensors")  # Its metadata says the heads.
+    assert loaded.options == model.options
+    assert_logits(loaded, "CLIPVisionModelWithProjection")
     assert "the names begin with 'visual.'; 2 others are left aside" in caplog.text
     assert "gelu='quick'" in caplog.text
     assert "norm_epsilon=1e-05" in caplog.text
@@ -231,8 +285,37 @@ def test_torchvisions_names(mlp, tmp_path):
     tensors = safetensors.numpy.load_file(GOLDEN / "timm_token.safetensors")
     path = save(tmp_path / "vit_b_16.safetensors", torchvision_names(tensors, mlp))
     expected = golden("timm_token")
-    outputs = logits(vit_jax.load_model(path, num_heads=2), expected["images"])
+    model = vit_jax.load_model(path, num_heads=2)
+    outputs = logits(model, expected["images"])
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
+    vit_jax.save_model(model, tmp_path / "out.safetensors", "torchvision")
+    written = safetensors.numpy.load_file(tmp_path / "out.safetensors")
+    assert_same_tensors(written, torchvision_names(tensors, ("0", "3")))
+    assert vit_jax.load_model(tmp_path / "out.safetensors").options == model.options
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "named"),
+    [
+        ("clip", {}, "pre_norm=False"),
+        ("clip", {"pre_norm": True, "gelu": "erf"}, "norm_epsilon=1e-06"),
+        ("torchvision", {}, "gelu='tanh'"),
+        ("torchvision", {"gelu": "erf", "num_registers": 1}, "num_registers=1"),
+    ],
+)
+def test_what_single_files_of_other_libraries_cannot_express(format, options, named, tmp_path):
+    tiny = {"width": 32, "depth": 1, "mlp_width": 64, "num_heads": 2, "image_size": 32}
+    model = random_model("ViT-Ti/16", **tiny, num_classes=3, **options)
+    with pytest.raises(WeightsError, match=f"{format} files cannot express model.{named}"):
+        vit_jax.save_model(model, tmp_path / "out.safetensors", format)
+
+
+def test_clips_projection_has_no_bias(tmp_path):
+    options = {"pre_norm": True, "gelu": "quick", "norm_epsilon": 1e-5}
+    model = random_model("ViT-Ti/16", depth=1, image_size=32, num_classes=3, **options)
+    for format, name in (("clip", "out.safetensors"), ("huggingface", "out")):
+        with pytest.raises(WeightsError, match=r"head/bias is not 0.*format='timm'"):
+            vit_jax.save_model(model, tmp_path / name, format)
 
 
 def test_maes_own_names(tmp_path, caplog):
@@ -247,6 +330,20 @@ def test_maes_own_names(tmp_path, caplog):
     outputs = logits(vit_jax.load_model(path, num_heads=2), expected["images"])
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
     assert "decoder_embed.weight, mask_token skipped" in caplog.text
+
+
+def test_a_masked_autoencoder_with_its_decoder_is_its_encoder(tmp_path, caplog):
+    """`ViTMAEForPreTraining`, as facebook/vit-mae-base is: a prefix, a decoder, no head."""
+    folder = shutil.copytree(FAMILIES / "ViTMAEModel", tmp_path / "folder")
+    tensors = {f"vit.{name}": array for name, array in tensors_of("ViTMAEModel").items()}
+    tensors["decoder.mask_token"] = np.zeros((1, 1, 512), "f4")
+    tensors["decoder.decoder_embed.weight"] = np.zeros((512, 16), "f4")
+    save(folder / "model.safetensors", tensors)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["ViTMAEForPreTraining"], "mask_ratio": 0.75}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert_logits(vit_jax.load_model(folder), "ViTMAEModel")
+    assert "decoder.decoder_embed.weight, decoder.mask_token skipped" in caplog.text
 
 
 def shards(folder, tensors):
@@ -301,6 +398,16 @@ def test_timms_architectures_compute_as_timm_does(name):
     )
 
 
+@pytest.mark.parametrize("name", TIMM)
+def test_at_another_size_as_timm_does(name):
+    """Rotary positions of the larger grid, and learned ones resized, on 5×6 patches."""
+    expected = golden(f"timm/{name}/larger")
+    model = vit_jax.load_model(GOLDEN / "timm" / name, image_size=expected["images"].shape[1:3])
+    np.testing.assert_allclose(
+        logits(model, expected["images"]), expected["logits"], rtol=0, atol=1e-5
+    )
+
+
 def test_rotary_positions_that_nothing_tells_are_not_guessed(tmp_path):
     folder = shutil.copytree(GOLDEN / "timm/vit_small_patch16_rope_224", tmp_path / "folder")
     (folder / "config.json").unlink()
@@ -308,7 +415,22 @@ def test_rotary_positions_that_nothing_tells_are_not_guessed(tmp_path):
         vit_jax.load_model(folder, num_heads=2)
 
 
-@pytest.mark.parametrize("format", ["timm", "huggingface", "npz"])
+@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize("single_file", [False, True])
+def test_timms_architectures_are_written_back_bit_by_bit(name, single_file, tmp_path):
+    model = vit_jax.load_model(GOLDEN / "timm" / name)
+    out = tmp_path / ("out.safetensors" if single_file else "out")
+    vit_jax.save_model(model, out, "timm")
+    written = safetensors.numpy.load_file(out if single_file else out / "model.safetensors")
+    original = safetensors.numpy.load_file(GOLDEN / "timm" / name / "model.safetensors")
+    if name == "eva_giant_patch14_224":  # EVA's first form is a ViT, and is written as one.
+        assert "blocks.0.attn.qkv.bias" in written
+    else:
+        assert_same_tensors(written, original)
+    assert_same_tensors(parameters(vit_jax.load_model(out)), parameters(model))
+
+
+@pytest.mark.parametrize("format", ["huggingface", "npz"])
 def test_rotary_positions_are_never_lost_in_writing(format, tmp_path):
     """Their learned half must not be taken for the whole."""
     model = vit_jax.load_model(GOLDEN / "timm/eva02_tiny_patch14_224")

@@ -38,6 +38,16 @@ def published_model(name, tmp_path):
     return vit_jax.load_model(write_npz(tmp_path / "in.npz", golden(name)["params"]))
 
 
+FAMILIES = GOLDEN / "huggingface"
+HUGGINGFACE_OPTIONS = (
+    {"pooling": "average"},
+    {"pooling": "average", "positions": "sincos_2d", "gelu": "erf"},
+    {"distillation_token": True},
+    {"num_registers": 1},
+    {"layer_scale": 0.1},
+    {"layer_scale": 0.1, "mlp": "swiglu", "mlp_width": 48},
+    {"layer_scale": 0.1, "num_registers": 3, "prefix_positions": False},
+)
 TIMM_OPTIONS = {
     "token": {},
     "erf": {"gelu": "erf"},
@@ -52,6 +62,29 @@ TIMM_OPTIONS = {
     "fixed positions": {"positions": "sincos_2d"},
     "rectangle": {"image_size": (16, 48), "num_classes": 7, "channels": 5},
     "no head": {"num_classes": 0},
+    "inner norms": {"attention_norm": True, "mlp_norm": True, "norm_epsilon": 1e-5},
+    "rotary": {"positions": "rotary_2d", "gelu": "erf"},
+    "rotary, gated": {
+        "positions": "learned_1d_rotary_2d",
+        "rotary_reference": 3,
+        "gelu": "erf",
+        "mlp": "swiglu",
+        "pooling": "average",
+        "norm_after_pooling": True,
+        "prefix_positions": False,
+        "layer_scale": 0.1,
+        "num_registers": 2,
+    },
+    "rotary, centred": {
+        "positions": "rotary_2d",
+        "rotary_coordinates": "centred",
+        "rotary_temperature": 100.0,
+        "gelu": "erf",
+        "mlp": "swiglu",
+        "norm_epsilon": 1e-5,
+        "image_size": (16, 48),
+        "query_key_norm": True,
+    },
 }
 
 
@@ -134,19 +167,19 @@ def test_mixers_and_bit_resnets_of_timm_are_loaded(name, tmp_path):
     images = np.random.default_rng(0).uniform(-1, 1, (1, height, width, 3)).astype(np.float32)
     expected = torch_logits(theirs, images)
     np.testing.assert_allclose(logits(model, images), expected, rtol=0, atol=1e-4)
+    vit_jax.save_model(model, tmp_path / "ours", "timm")
+    ours = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True)
+    np.testing.assert_array_equal(torch_logits(ours, images), expected)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (GOLDEN / "timm").iterdir()))
 def test_timm_reads_what_is_written_of_its_architectures(name, tmp_path):
     timm = pytest.importorskip("timm")
     model = vit_jax.load_model(GOLDEN / "timm" / name)
-    try:
-        vit_jax.save_model(model, tmp_path / "out", "timm")
-    except WeightsError as error:
-        pytest.skip(f"it is only read: {error}")
+    vit_jax.save_model(model, tmp_path / "out", "timm")
     written = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
     original = safetensors.numpy.load_file(GOLDEN / "timm" / name / "model.safetensors")
-    if "blocks.0.attn.q_bias" not in original:  # EVA's are written as a plain ViT's.
+    if name != "eva_giant_patch14_224":  # It is written as a plain ViT.
         assert_same_tensors(written, original)
     theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
     expected = golden(f"timm/{name}/expected")
@@ -197,6 +230,47 @@ def test_transformers_loads_the_exported_folder(name, tmp_path):
     np.testing.assert_allclose(
         torch_logits(theirs, expected["images"]), expected["logits"], rtol=0, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FAMILIES.iterdir()))
+def test_transformers_computes_the_same_from_what_is_written_back(name, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from tests.campaigns.huggingface_names import outputs_of
+
+    try:
+        vit_jax.save_model(vit_jax.load_model(FAMILIES / name), tmp_path / "out", "huggingface")
+    except WeightsError as error:
+        pytest.skip(f"it is only read, or not at all: {error}")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    theirs, info = getattr(transformers, config["architectures"][0]).from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    missing = {key for key in info["missing_keys"] if not key.startswith("pooler.")}
+    assert [*missing, *info["unexpected_keys"], *info["mismatched_keys"]] == []
+    expected = golden(f"huggingface/{name}/expected")
+    with torch.no_grad():
+        images = torch.from_numpy(expected["images"].transpose(0, 3, 1, 2).copy())
+        outputs = outputs_of(theirs.eval(), images).numpy()
+    if "ViTModel" in config["architectures"][0] and "pooler" in str(info["missing_keys"]):
+        return  # Its pooler is fresh.
+    np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", HUGGINGFACE_OPTIONS)
+def test_transformers_loads_every_class(options, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = random_model("ViT-Ti/16", **{**TINY, "mlp_width": 64, "num_classes": 3, **options})
+    vit_jax.save_model(model, tmp_path / "out", "huggingface")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    theirs, info = getattr(transformers, config["architectures"][0]).from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    expected = logits(model, IMAGES)
+    tolerance = 1e-5 * abs(expected).max()
+    np.testing.assert_allclose(torch_logits(theirs, IMAGES), expected, rtol=0, atol=tolerance)
+    loaded = vit_jax.load_model(tmp_path / "out")
+    np.testing.assert_array_equal(logits(loaded, IMAGES), expected)
 
 
 @pytest.mark.parametrize(

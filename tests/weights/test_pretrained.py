@@ -11,7 +11,7 @@ from vit_jax.errors import ConfigError
 from vit_jax.models import __main__ as models
 from vit_jax.models import registry
 from vit_jax.weights.pretrained import PRETRAINED, find_pretrained, start_of
-from vit_jax.weights.timm import ARCHITECTURES
+from vit_jax.weights.timm_classes import ARCHITECTURES
 
 
 def test_every_entry_is_of_a_model_here_and_no_two_are_taken_for_each_other():

@@ -15,6 +15,7 @@ import numpy as np
 
 from vit_jax.data.loading.order import ClassOrder
 from vit_jax.data.sources.examples import Source
+from vit_jax.data.sources.label_reading import read_labels
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.kinds import Kind, is_number, shown
 
@@ -52,20 +53,22 @@ class Balance:
         counts: of their images, int64 [C].
         weights: of each class in the loss, [C]; empty: all are 1.
         draws: how often images of each class come in an epoch, int64 [C]; None: each image once.
+        labels: of the images, int [N].
     """
 
     class_names: tuple[str, ...]
     counts: np.ndarray
     weights: tuple[float, ...] = ()
     draws: np.ndarray | None = None
+    labels: np.ndarray = dataclasses.field(kw_only=True, repr=False)
 
-    def order(self, labels: np.ndarray, seed: int) -> ClassOrder:
+    def order(self, seed: int) -> ClassOrder:
         """The order of an epoch in which classes come as `draws` says."""
         assert self.draws is not None
         return ClassOrder(
-            len(labels),
+            len(self.labels),
             seed,
-            members=np.argsort(labels, kind="stable"),
+            members=np.argsort(self.labels, kind="stable"),
             sizes=self.counts,
             draws=self.draws,
         )
@@ -91,9 +94,11 @@ class Balance:
 def read_balance(data: ml_collections.ConfigDict, source: Source) -> Balance | None:
     """What `data.class_weights` and `data.sampling` ask for; None: nothing.
 
+    Images that say their classes only when they are read, as TFDS's, are all read for that.
+
     Raises:
         ConfigError: they do not fit the data's classes, or each other.
-        DataError: the source does not say which classes its images have.
+        DataError: an image that has to be read for its class cannot be.
     """
     given, exponent = data.class_weights, SAMPLINGS[data.sampling]
     if not given and exponent == 1:
@@ -107,20 +112,22 @@ def read_balance(data: ml_collections.ConfigDict, source: Source) -> Balance | N
             )
     if source.multi_label or source.numeric:
         raise ConfigError(f"{key} is for images with one class each; these have others.")
-    if not isinstance(source.labels, np.ndarray):
-        raise DataError(
-            f"{key}: {data.source} does not say which classes its images have before they are read. "
-            "Folders, manifests and tar files do."
-        )
+    labels = source.labels
+    if not isinstance(labels, np.ndarray):
+        location = f"{data.source} {data.data_dir}".strip()
+        try:
+            labels = read_labels(source, location, data.index_dir)
+        except DataError as error:
+            raise DataError(f"{key}: the class of each image is needed, and {error}.") from error
     names = source.class_names
-    counts = np.bincount(source.labels, minlength=len(names))
+    counts = np.bincount(labels, minlength=len(names))
     weights = balanced_weights(counts) if given == BALANCED else tuple(map(float, given or ()))
     if weights and len(weights) != len(names):
         raise ConfigError(
             f"{key} has {len(weights):,} weights; the data has {len(names):,} classes."
         )
     draws = None if exponent == 1 else share_out(len(source), counts, exponent)
-    return Balance(names, counts, weights, draws)
+    return Balance(names, counts, weights, draws, labels=labels)
 
 
 def balanced_weights(counts: Sequence[int] | np.ndarray) -> tuple[float, ...]:

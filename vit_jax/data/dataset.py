@@ -16,7 +16,7 @@ from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.cache import Cached
 from vit_jax.data.loading.chunks import Loading, Skipping
 from vit_jax.data.loading.order import Order
-from vit_jax.data.sources.examples import Source
+from vit_jax.data.sources.examples import Source, Targets
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.models.base import ModelOptions, as_pair
@@ -70,6 +70,14 @@ class Dataset:
         """Whether an image has numbers to predict instead of a class."""
         return self.source is not None and self.source.numeric
 
+    @property
+    def means(self) -> tuple[float, ...]:
+        """The means of the numbers to predict; empty where there are none."""
+        labels = self.source.labels if self.source is not None else None
+        return (
+            tuple(labels.values.mean(0, np.float64).tolist()) if isinstance(labels, Targets) else ()
+        )
+
 
 def with_index(data: ConfigDict, index_dir: str) -> ConfigDict:
     """A copy of `config.data` whose `index_dir` is a folder: its own, else the one given."""
@@ -79,41 +87,67 @@ def with_index(data: ConfigDict, index_dir: str) -> ConfigDict:
 
 
 def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = "") -> Dataset:
-    """Opens the training split; unless `required`, only if the config leaves sizes to the data.
+    """Opens the training split; unless `required`, data that is not here may be planned with.
 
-    `data.num_classes` is a plan's, where no source is named yet: a source has its own. `index_dir`
-    is the default of `data.index_dir`; where both are empty, indices are made in memory.
+    A plan has the sizes of the config, `data.num_train_examples` and `data.num_classes`, and no
+    source. `index_dir` is the default of `data.index_dir`; where both are empty, indices are made in
+    memory.
 
     Raises DataError if the data is missing or does not fit the model, ConfigError if a transform
     is impossible.
     """
-    data, num_classes = with_index(config.data, index_dir), config.model.num_classes
     size = as_pair("image_size", config.model.image_size or ModelOptions.image_size)
     channels = config.model.channels or 3
-    transform = train_transform(data, size, channels)
-    planned_classes = num_classes or (0 if data.source else data.num_classes)
-    if not required and data.num_train_examples and planned_classes:
-        count = min(data.num_train_examples, data.max_train_examples or data.num_train_examples)
-        return Dataset(None, transform, count, planned_classes, ())
+    transform = train_transform(config.data, size, channels)
+    plan = None if required else planned(config, transform)
+    if plan and not config.data.source:
+        return plan
+    try:
+        source = open_source(
+            with_index(config.data, index_dir),
+            config.data.train_split,
+            image_size=size,
+            channels=channels,
+            num_classes=config.model.num_classes,
+            training=True,
+        )
+    except DataError as error:
+        if not plan:
+            raise
+        logger.warning(
+            "Planned with the config's %s examples and %s classes, for the data cannot be read here: %s",
+            *(f"{plan.num_examples:,}", f"{plan.num_classes:,}", error),
+        )
+        return plan
+    return of_source(config, source, transform)
 
-    source = open_source(
-        data,
-        data.train_split,
-        image_size=size,
-        channels=channels,
-        num_classes=num_classes,
-        training=True,
-    )
+
+def planned(config: ConfigDict, transform: functools.partial[np.ndarray]) -> Dataset | None:
+    """The dataset without its source; None where the config leaves its sizes to the data."""
+    data, num_classes = config.data, config.model.num_classes or config.data.num_classes
+    if not (data.num_train_examples and num_classes):
+        return None
+    count = min(data.num_train_examples, data.max_train_examples or data.num_train_examples)
+    return Dataset(None, transform, count, num_classes, ())
+
+
+def of_source(
+    config: ConfigDict, source: Source, transform: functools.partial[np.ndarray]
+) -> Dataset:
+    """The dataset of an open source; raises DataError or ConfigError if it does not fit the model."""
+    data = config.data
     check_size(data.source, len(source))
     names = source.class_names
     check_classes(config, len(names), source.multi_label or source.numeric)
     balance = read_balance(data, source)
     if data.cache_gib:
-        source = Cached(source, channels, data.cache_gib, decoding_of(data))
+        source = Cached(source, config.model.channels or 3, data.cache_gib, decoding_of(data))
     skipping = None
     if data.on_error == "skip":
-        skipping = Skipping.of(source, (*size, channels), len(names), data.dtype)
-    num_classes = num_classes or len(names)
+        size = as_pair("image_size", config.model.image_size or ModelOptions.image_size)
+        shape = (*size, config.model.channels or 3)
+        skipping = Skipping.of(source, shape, len(names), data.dtype)
+    num_classes = config.model.num_classes or len(names)
     return Dataset(source, transform, len(source), num_classes, names, skipping, balance)
 
 
@@ -169,15 +203,11 @@ def train_loading(config: ConfigDict, dataset: Dataset) -> Loading:
 
 def train_order(config: ConfigDict, dataset: Dataset) -> Order:
     """The order of training examples."""
-    examples, balance = dataset.examples, dataset.balance
-    if (
-        balance is not None
-        and balance.draws is not None
-        and isinstance(examples.labels, np.ndarray)
-    ):
-        return balance.order(examples.labels, config.seed)
+    balance = dataset.balance
+    if balance is not None and balance.draws is not None:
+        return balance.order(config.seed)
     block = BLOCK if config.data.shuffle == "blocks" else 1
-    return Order(len(examples), config.seed, block)
+    return Order(len(dataset.examples), config.seed, block)
 
 
 def train_batches(

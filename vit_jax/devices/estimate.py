@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vit_jax.devices.hardware import Chip
+from vit_jax.devices.hardware import CHIPS, Chip
 from vit_jax.devices.hlo import Instruction, Program, array_bytes, array_shapes
 
 # Of the nominal figures, what kernels of this size reach, and what each costs beside its work.
@@ -55,7 +55,9 @@ TPU_CLOCKS = {
     "TPU v2": 0.70e9,
     "TPU v3": 0.94e9,
     "TPU v4": 1.05e9,
+    "TPU v5 lite": 1.5e9,  # v5e, as a device that is there calls itself
     "TPU v5e": 1.5e9,
+    "TPU v5": 1.75e9,  # v5p
     "TPU v5p": 1.75e9,
 }
 
@@ -78,6 +80,14 @@ class Kernel(NamedTuple):
     flops: float = 0.0
     exact: bool = False
     float32: bool = False
+
+
+def device_seconds(program: Program, kind: str) -> float | None:
+    """One run on a device of the kind that a program was compiled for; None if it cannot be told."""
+    if kind in TPU_CLOCKS:
+        return tpu_seconds(program, kind)
+    chip = CHIPS.get(kind)
+    return None if chip is None else gpu_seconds(gpu_kernels(program), chip)
 
 
 def tpu_seconds(program: Program, kind: str) -> float | None:

@@ -48,27 +48,28 @@ def check_head(evaluators: Iterable[Evaluator], options: ModelOptions) -> None:
     for evaluator in evaluators:
         if evaluator.NEEDS_HEAD and not options.num_classes:
             raise ConfigError(
-                f"the evaluator {evaluator.prefix!r} needs a model that tells classes apart, and this "
-                f"one has no head: fine-tune it, or choose among {', '.join(headless)}."
+                f"the evaluator {evaluator.prefix!r} needs a classifier, and this model has no "
+                f"head: fine-tune it, or choose among {', '.join(headless)}."
             )
 
 
-def read_evaluators(text: str) -> tuple[Evaluator, ...]:
+def read_evaluators(text: str, key: str = "config.evaluators") -> tuple[Evaluator, ...]:
     """The evaluators that a text lists.
 
-    Raises ConfigError if it cannot be read, or if two would write under one name.
+    Raises ConfigError, which names the key or flag that holds the text, if it cannot be read, or if
+    two would write under one name.
     """
-    evaluators = tuple(operation() for operation in parse(text, EVALUATORS, "evaluators"))
+    evaluators = tuple(operation() for operation in parse(text, EVALUATORS, key))
     counts = Counter(evaluator.prefix for evaluator in evaluators)
     for name, count in counts.items():
         if count > 1:
             raise ConfigError(
-                f"config.evaluators={text!r}: two evaluators would write under {name!r}; tell them "
+                f"{key}={text!r}: two evaluators would write under {name!r}; tell them "
                 "apart by name='...'."
             )
         if name in ("train", "data") or "/" in name or name.endswith(AVERAGED):
             raise ConfigError(
-                f"config.evaluators={text!r}: {name!r} cannot be an evaluator's name; the run's own "
+                f"{key}={text!r}: {name!r} cannot be an evaluator's name; the run's own "
                 f"metrics stand under train/ and data/, those of averages under NAME{AVERAGED}/."
             )
     return evaluators

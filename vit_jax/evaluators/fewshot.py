@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -126,21 +126,40 @@ def _check_counts(counts: dict, shots: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Standardization:
+    """The mean and the standard deviation, a little enlarged, of each feature: float64 [D] each."""
+
+    mean: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, features: Array, indices: Array) -> Standardization:
+        """That of the rows of features [N, D] at `indices` [n]."""
+        mean = sum(rows.sum(0) for rows in _chunks(features, indices)) / len(indices)
+        squares = sum(np.square(rows - mean).sum(0) for rows in _chunks(features, indices))
+        return cls(mean, np.sqrt(squares / len(indices)) + SMALLEST_DEVIATION)
+
+    def chunks(self, features: Array, indices: Array) -> Iterator[Array]:
+        """The rows at `indices`, some at a time, [_, D + 1] with the constant for the bias."""
+        for rows in _chunks(features, indices):
+            yield np.pad((rows - self.mean) / self.scale, ((0, 0), (0, 1)), constant_values=BIAS)
+
+
+@dataclasses.dataclass(frozen=True)
 class RidgeClassifier:
     """A linear classifier of standardised features.
 
     Attributes:
-      mean, scale: of the training features, [D] float64.
+      standardization: of the training features.
       weights: [D + 1, K] float64; the last row is that of the constant.
     """
 
-    mean: Array
-    scale: Array
+    standardization: Standardization
     weights: Array
 
     def predict(self, features: Array) -> Array:
         """The likeliest class of each image: features [M, D] -> int64 [M]."""
-        chunks = standardized(features, np.arange(len(features)), self.mean, self.scale)
+        chunks = self.standardization.chunks(features, np.arange(len(features)))
         return np.concatenate([(rows @ self.weights).argmax(-1) for rows in chunks])
 
 
@@ -148,55 +167,28 @@ def fit(
     features: Array, indices: Array, labels: Array, num_classes: int, l2: float
 ) -> RidgeClassifier:
     """The classifier of the images at `indices` [n] of features [N, D], with labels [n]."""
-    mean, scale = moments(features, indices)
+    standardization = Standardization.of(features, indices)
     solve = solve_primal if len(indices) > features.shape[1] else solve_dual
-    weights = solve(features, indices, mean, scale, labels, num_classes, l2)
-    return RidgeClassifier(mean, scale, weights)
+    chunks = standardization.chunks(features, indices)
+    return RidgeClassifier(standardization, solve(chunks, labels, num_classes, l2))
 
 
-def moments(features: Array, indices: Array) -> tuple[Array, Array]:
-    """The mean and the standard deviation, a little enlarged, of each feature: float64 [D] each."""
-    mean = sum(rows.sum(0) for rows in _chunks(features, indices)) / len(indices)
-    squares = sum(np.square(rows - mean).sum(0) for rows in _chunks(features, indices))
-    return mean, np.sqrt(squares / len(indices)) + SMALLEST_DEVIATION
-
-
-def standardized(features: Array, indices: Array, mean: Array, scale: Array) -> Iterator[Array]:
-    """Chunks of rows, float64 [n, D + 1], with the constant for the bias."""
-    for rows in _chunks(features, indices):
-        yield np.pad((rows - mean) / scale, ((0, 0), (0, 1)), constant_values=BIAS)
-
-
-def solve_primal(
-    features: Array,
-    indices: Array,
-    mean: Array,
-    scale: Array,
-    labels: Array,
-    num_classes: int,
-    l2: float,
-) -> Array:
-    """The weights [D + 1, K], through XᵀX."""
-    size = features.shape[1] + 1
-    gram, moment = np.zeros((size, size)), np.zeros((size, num_classes))
-    chunks = standardized(features, indices, mean, scale)
-    for start, rows in zip(range(0, len(indices), CHUNK_ROWS), chunks, strict=True):
+def solve_primal(chunks: Iterator[Array], labels: Array, num_classes: int, l2: float) -> Array:
+    """The weights [D + 1, K], through XᵀX, of rows that come some at a time."""
+    gram: Any = 0.0
+    moment: Any = 0.0
+    start = 0
+    for rows in chunks:
+        end = start + len(rows)
         gram += rows.T @ rows
-        moment += rows.T @ _targets(labels[start : start + CHUNK_ROWS], num_classes)
+        moment += rows.T @ _targets(labels[start:end], num_classes)
+        start = end
     return _solve(gram, moment, l2)
 
 
-def solve_dual(
-    features: Array,
-    indices: Array,
-    mean: Array,
-    scale: Array,
-    labels: Array,
-    num_classes: int,
-    l2: float,
-) -> Array:
+def solve_dual(chunks: Iterator[Array], labels: Array, num_classes: int, l2: float) -> Array:
     """The same weights, through XXᵀ."""
-    rows = np.concatenate([*standardized(features, indices, mean, scale)])
+    rows = np.concatenate([*chunks])
     return rows.T @ _solve(rows @ rows.T, _targets(labels, num_classes), l2)
 
 

@@ -46,7 +46,7 @@ class ObjectiveLoss(Evaluator):
         objective = setting.objective
         if objective is None:
             raise ConfigError(
-                "config.evaluators: 'objective' measures a run's own objective: give a workdir, "
+                "The evaluator 'objective' measures a run's own objective: give a workdir, "
                 "not weights alone."
             )
         split = setting.data.open(self.source, self.split, own_classes=True)

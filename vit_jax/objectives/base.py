@@ -29,6 +29,7 @@ class Labels:
       several: whether an image has any number of them, so that its label is float32 [K].
       weights: of each of the data's classes in the loss; empty: all are 1.
       numeric: whether they are no classes but numbers to predict: a label is float32 [K].
+      means: of these numbers over the training images, [K]; empty if unknown.
     """
 
     names: tuple[str, ...]
@@ -36,6 +37,7 @@ class Labels:
     several: bool = False
     weights: tuple[float, ...] = ()
     numeric: bool = False
+    means: tuple[float, ...] = ()
 
     def name(self, index: int) -> str:
         """A class's name, or its number where names are unknown."""
@@ -103,6 +105,11 @@ class Objective:
         del key
         return {}
 
+    @property
+    def head_bias(self) -> tuple[float, ...]:
+        """What is added to the head's bias before training, [K]; empty: nothing."""
+        return ()
+
     def frozen(self) -> dict:
         """Arrays that are neither trained nor saved, such as a teacher's parameters."""
         return {}
@@ -141,7 +148,8 @@ class Objective:
 
         Args:
           params: the model's, with this objective's own under `objective`.
-          frozen: what `frozen` returned, and what `state` and `update` did.
+          frozen: what `frozen` returned, and what `state` and `update` did. Where arrays are split
+            over devices, those of blocks, here and in `params`, come whole only within a model's.
           batch: a micro-batch of what `prepare` returned.
           key: of dropout and the like.
 
@@ -156,6 +164,17 @@ class Objective:
         Plans and `train/mfu` are reckoned by it.
         """
         return TRAINING_FLOPS * self.network.options.macs()
+
+    def follow(self, params: dict, auxiliary: dict) -> dict:
+        """The parameters after an update: those that follow the batch and no gradient are moved.
+
+        They are a model's running statistics, if it has any.
+
+        Args:
+          params: the new ones.
+          auxiliary: means over the batch of the values that `loss` returned.
+        """
+        return self.network.follow(params, auxiliary)
 
     def update(self, state: dict, params: dict, auxiliary: dict) -> dict:
         """The next `state`, after an update.

@@ -56,13 +56,21 @@ class Regression(Objective):
                 "--config.data.columns=target=COLUMN."
             )
 
+    @property
+    def head_bias(self) -> tuple[float, ...]:
+        """The targets' means, from which outputs begin: a rate of 1e-3 would take long to get there."""
+        return self.labels.means
+
     def loss(
         self, params: dict, frozen: dict, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, Auxiliary]:
         """The loss of each image's outputs."""
         del frozen
-        errors = self.network(params, batch["image"], key) - batch["label"]
-        return REGRESSION_LOSSES[self.options.loss](errors, self.options.huber_delta), {}
+        outputs = self.network.outputs(params, batch["image"], key)
+        losses = REGRESSION_LOSSES[self.options.loss](
+            outputs["logits"] - batch["label"], self.options.huber_delta
+        )
+        return losses, self.network.statistics(outputs)
 
     def captions(self, values: np.ndarray) -> list[list[str]]:
         """Each target, by name."""
@@ -79,4 +87,5 @@ class Regression(Objective):
     def describe(self) -> Sequence[str]:
         """The loss."""
         delta = f" from {self.options.huber_delta:g} on" if self.options.loss == "huber" else ""
-        return [f"{self.options.loss}{delta}"]
+        means = [f"{mean:.4g}" for mean in self.labels.means]
+        return [f"{self.options.loss}{delta}", f"outputs begin at {', '.join(means) or 0}"]

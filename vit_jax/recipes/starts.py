@@ -9,10 +9,7 @@ from vit_jax.weights.pretrained import start_of
 
 
 def pretraining(name: str, data: Dataset) -> ConfigDict:
-    """A model on a dataset at 224 px, evaluated on centre crops after each epoch.
-
-    Data without a source has the number of its classes from the source that the user names.
-    """
+    """A model on a dataset at 224 px, evaluated on centre crops after each epoch."""
     config = default_config()
     config.eval_every_epochs = 1.0
     config.checkpoint_every_steps = 1_000
@@ -21,10 +18,7 @@ def pretraining(name: str, data: Dataset) -> ConfigDict:
     config.data.eval_split = data.eval_split
     config.data.eval_crop = "center"
     config.model.name = name
-    if data.source:
-        config.model.num_classes = data.num_classes
-    else:
-        config.data.num_classes = data.num_classes
+    config.data.num_classes = data.num_classes
     config.model.image_size = 224
     config.model.dtype = "bfloat16"
     return config
@@ -60,6 +54,6 @@ def finetuning(name: str, data: Dataset) -> ConfigDict:
     config.data.num_train_examples = data.num_train_examples
     config.data.eval_split = data.eval_split
     config.model.name = name
-    config.model.num_classes = data.num_classes
+    config.data.num_classes = data.num_classes
     config.model.dtype = "bfloat16"
     return config

@@ -1,3 +1,5 @@
-"""Studies: grids of runs, and what they say. `definition` has what a study is; each other file here
-that has a `get_study` is one that comes with the package: `fashion_mnist`.
+"""Studies: grids of runs, and what they say.
+
+`definition` has what a study is, `runs` what a cell does, `views` what its figures show. The studies
+that come with the package are files of `configs/studies`.
 """

@@ -140,6 +140,12 @@ def choose_scan_unroll(options: ModelOptions, devices: Devices) -> Choice:
     return Choice(depth, "fewer kernels, and no copies into the loop's stack")
 
 
+def choose_matmul_precision(options: ModelOptions, devices: Devices) -> Choice:
+    """The type that the model computes in, on all devices alike."""
+    del devices
+    return Choice(options.chosen_precision, f"of {options.dtype}")
+
+
 def kept_bytes(options: ModelOptions) -> int:
     """What the blocks keep of one image for the backward pass under "dots", roughly.
 
@@ -155,6 +161,7 @@ CHOOSERS = {
     "attention": choose_attention,
     "remat": choose_remat,
     "scan_unroll": choose_scan_unroll,
+    "matmul_precision": choose_matmul_precision,
 }
 
 

@@ -230,6 +230,7 @@ def labels_of(dataset: Dataset) -> Labels:
         several=dataset.several_labels,
         weights=dataset.balance.weights if dataset.balance else (),
         numeric=dataset.numeric,
+        means=dataset.means,
     )
 
 

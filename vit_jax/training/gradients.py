@@ -8,24 +8,21 @@ the whole batch, so that sums over parts of it are its means.
 """
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from vit_jax.checkpoint import TrainState
 from vit_jax.data.dataset import Batch
 from vit_jax.devices import sharding
-from vit_jax.devices.row_keys import key_of_part
 from vit_jax.objectives.base import Objective
 from vit_jax.optimizer.schedules import Schedule
 from vit_jax.optimizer.sharpness import Gradient, num_shares, sharpness_aware
 from vit_jax.parameters import TrainablePart
-
-DATA = "data"  # The mesh's axis over which parameters are copied,
-FSDP = "fsdp"  # and that over which they are split.
+from vit_jax.training.exchange import DATA, FSDP, Exchange, specs_within
 
 
 def make_gradient(
@@ -46,26 +43,36 @@ def make_gradient(
       shardings: where the parameters lie, and so do their gradients.
       mesh: of devices.
     """
-    options, size = config.optimizer, mesh.shape[DATA]
-    shares, axes = num_shares(options), reduced_once(options, mesh)
-    specs = jax.tree.map(lambda sharding: within(sharding.spec, axes), shardings)
-    gradient = micro_gradient(objective, trainable, shardings)
-    gradient = summed(gradient, options.accumulation_steps, mesh, interleaved)
-
-    def whole(gradient: Gradient, num_keys: int = 0) -> Gradient:
-        return summed_over(gradient, mesh, axes, specs, trainable.prune(specs), num_keys=num_keys)
+    shares, size = num_shares(config.optimizer), mesh.shape[DATA]
+    axes = tuple(axis for axis in axes_apart(config, mesh) if mesh.shape[axis] > 1)
+    once, specs = config.optimizer.reduce_once, specs_within(shardings, axes)
+    exchange = Exchange(mesh, axes, once, specs, config.model.dtype)
+    gradient = micro_gradient(objective, trainable, shardings, exchange.to_use)
+    gradient = summed(gradient, config.optimizer.accumulation_steps, mesh, interleaved)
 
     def uphill(gradient: Gradient) -> Gradient:
         return sharpness_aware(gradient, config, schedule, trainable)
 
     if shares == 1:
-        # Else the compiler's own sum is the same, and goes on while the backward pass does.
-        differs = options.accumulation_steps > 1 or config.model.dtype == "bfloat16"
-        apart = differs and (options.gradient_dtype == "float32" or options.reduce_once)
-        return uphill(whole(gradient) if apart else gradient)
+        return uphill(exchange.summed(gradient, trainable))
     if shares % size:  # Some devices work on one share together.
         return summed(uphill(gradient), shares, mesh, in_order)
-    return whole(summed(uphill(gradient), shares // size, mesh, in_order), shares)
+    of_share = summed(uphill(gradient), shares // size, mesh, in_order)
+    return exchange.summed(of_share, trainable, shares)
+
+
+def axes_apart(config: ConfigDict, mesh: Mesh) -> tuple[str, ...]:
+    """The axes of the mesh along which each device computes gradients of its own.
+
+    The sums along the others are the compiler's.
+    """
+    options, shares = config.optimizer, num_shares(config.optimizer)
+    if shares > 1:  # A share's perturbation is of its whole gradient, so of all along fsdp.
+        return () if shares % mesh.shape[DATA] else (DATA,)
+    # Else the compiler's own sum is the same, and goes on while the backward pass does.
+    differs = options.accumulation_steps > 1 or config.model.dtype == "bfloat16"
+    wanted = options.gradient_dtype == "float32" or options.reduce_once
+    return (DATA, FSDP) if differs and wanted else ()
 
 
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:
@@ -75,14 +82,26 @@ def check_batch(config: ConfigDict, mesh: Mesh) -> None:
     sharding.check_batch(config.batch_size, options.accumulation_steps, mesh, shares)
 
 
-def micro_gradient(objective: Objective, trainable: TrainablePart, shardings: dict) -> Gradient:
-    """The gradient of a part of the batch that is computed at once."""
+def micro_gradient(
+    objective: Objective,
+    trainable: TrainablePart,
+    shardings: dict,
+    to_use: Callable[[dict], dict],
+) -> Gradient:
+    """The gradient of a part of the batch that is computed at once.
+
+    Args:
+      objective: what is minimised.
+      trainable: the part of the parameters that gradients are of.
+      shardings: where the parameters lie, and so do their gradients.
+      to_use: from the parameters that a device has to those that the objective takes.
+    """
     kept = trainable.prune(shardings)
 
     def weighted_loss(
         part: dict, params: dict, frozen: dict, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, dict]:
-        params = trainable.insert(part, params)
+        params = to_use(trainable.insert(part, params))
         with objective.network.options.in_precision():
             losses, auxiliary = objective.loss(params, frozen, batch, key)
         weigh = functools.partial(jnp.tensordot, batch["weight"], axes=1, precision="highest")
@@ -145,88 +164,3 @@ def first_key(gradient: Gradient) -> Gradient:
         return gradient(state, frozen, batch, key[0] if key.ndim else key)
 
     return with_key
-
-
-def reduced_once(options: ConfigDict, mesh: Mesh) -> tuple[str, ...]:
-    """The axes of the mesh along which each device adds up its own gradients to the end."""
-    whole = options.reduce_once and num_shares(options) == 1
-    return tuple(axis for axis in (DATA, *([FSDP] if whole else [])) if mesh.shape[axis] > 1)
-
-
-def within(spec: PartitionSpec, axes: Collection[str]) -> PartitionSpec:
-    """How an array is split over some of the mesh's axes, which rules name one by one."""
-    return PartitionSpec(*(axis if axis in axes else None for axis in spec))
-
-
-def split_dimension(spec: PartitionSpec) -> int | None:
-    """The dimension that is split over the fsdp axis."""
-    return tuple(spec).index(FSDP) if FSDP in spec else None
-
-
-def gathered(x: jax.Array, spec: PartitionSpec) -> jax.Array:
-    """The whole array, of a device's part of it."""
-    dimension = split_dimension(spec)
-    return x if dimension is None else jax.lax.all_gather(x, FSDP, axis=dimension, tiled=True)
-
-
-def reduced(axes: tuple[str, ...], x: jax.Array, spec: PartitionSpec) -> jax.Array:
-    """The sum over the devices along `axes`, of which each keeps its part."""
-    dimension = split_dimension(spec)
-    if dimension is None:
-        return jax.lax.psum(x, axes)
-    x = jax.lax.psum_scatter(x, FSDP, scatter_dimension=dimension, tiled=True)
-    return jax.lax.psum(x, tuple(axis for axis in axes if axis != FSDP))
-
-
-def summed_over(
-    gradient: Gradient,
-    mesh: Mesh,
-    axes: tuple[str, ...],
-    specs: dict,
-    kept: dict,
-    *,
-    num_keys: int = 0,
-) -> Gradient:
-    """The loss and gradients of the whole batch, those of devices summed up once, in float32.
-
-    Left to the compiler, the sum would be made in the model's type and after each micro-batch. The
-    axes that are not among `axes` are left to it.
-
-    Args:
-      gradient: of one part of the batch, of as many as there are devices along `axes`.
-      mesh: of devices.
-      axes: to sum over; with the fsdp axis, parameters are gathered first, for the whole update.
-      specs: how parameters are split over `axes`.
-      kept: the same of the gradients.
-      num_keys: split the random key into so many, and give each part of the batch its share of
-        them; 0: all draw as the whole batch would.
-    """
-    if not axes:
-        return gradient
-    # With nothing left to the compiler, a program may have kernels that it cannot split.
-    whole_axes = [axis for axis, size in mesh.shape.items() if size == 1]
-
-    def local(state: TrainState, frozen: dict, batch: Batch, data: jax.Array) -> tuple:
-        key = jax.random.wrap_key_data(data)
-        key = key if num_keys else key_of_part(key, jax.lax.axis_index(axes))
-        state = state._replace(params=jax.tree.map(gathered, state.params, specs))
-        values, gradients = gradient(state, frozen, batch, key)
-        add = functools.partial(reduced, axes)  # In the parameters' type: float32.
-        return jax.lax.psum(values, axes), jax.tree.map(add, gradients, kept)
-
-    def whole(state: TrainState, frozen: dict, batch: Batch, key: jax.Array) -> tuple:
-        key = jax.random.split(key, num_keys) if num_keys else key
-        state = state._replace(opt_state=(), ema=None, objective={})  # Nothing else is needed.
-        everywhere, rows = PartitionSpec(), PartitionSpec(axes)
-        states = TrainState(everywhere, specs, (), None, {})
-        mapped = jax.shard_map(
-            local,
-            mesh=mesh,
-            in_specs=(states, everywhere, rows, rows if num_keys else everywhere),
-            out_specs=(everywhere, kept),
-            axis_names={*axes, *whole_axes},
-            check_vma=False,
-        )
-        return mapped(state, frozen, batch, jax.random.key_data(key))
-
-    return whole

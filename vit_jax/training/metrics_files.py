@@ -4,6 +4,7 @@
 moment: a run that resumes from step *s* cuts what came after *s*, so no step appears twice.
 """
 
+import errno
 import io
 import json
 import logging
@@ -23,6 +24,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 from vit_jax import storage
 from vit_jax.writers import Writers
 
+EVENTS = "tensorboard"  # In the workdir.
 FLUSH_SECONDS = 30.0  # After the last flush, a record is brought to the disk at once.
 
 logger = logging.getLogger(__name__)
@@ -79,7 +81,7 @@ class MetricsWriter:
             return
         self._next_step = self.last_record.get("step", -1) + 1
         self._lines = _LinesFile(path, lines)
-        self._events = _open_events(storage.join(self._workdir, "tensorboard"), start_step)
+        self._events = _open_events(storage.join(self._workdir, EVENTS), start_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds scalar `metrics` to the record of `step`.
@@ -156,7 +158,8 @@ class MetricsWriter:
 
     def _flush(self) -> None:
         self._lines.flush()
-        self._events.flush()
+        with storage.naming(storage.join(self._workdir, EVENTS)):
+            self._events.flush()
         self._flushed = time.monotonic()
 
     def _write_event(self, step: int, value: Summary) -> None:
@@ -195,13 +198,17 @@ class _LinesFile:
     def append(self, line: bytes) -> None:
         if self._descriptor is None:
             self._remote_lines.append(line)
-        else:
-            os.write(self._descriptor, line)  # One call: a kill cuts one line at most.
+            return
+        with storage.naming(self._path):
+            written = os.write(self._descriptor, line)  # One call: a kill cuts one line at most.
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def flush(self) -> None:
         if self._descriptor is None:
             storage.write(self._path, b"".join(self._remote_lines))
-        else:
+            return
+        with storage.naming(self._path):
             os.fsync(self._descriptor)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from vit_jax.devices import estimate, sharding
 from vit_jax.devices.collectives import Collective, collectives
 from vit_jax.devices.hardware import GIB
 from vit_jax.devices.hlo import Program, read_program
-from vit_jax.devices.topology import CUDA, TPU, Topology
+from vit_jax.devices.topology import CUDA, STAND_IN, Topology
 from vit_jax.training.architecture import with_architecture
 from vit_jax.training.execution import Choice
 from vit_jax.training.experiment import make_experiment
@@ -170,7 +170,7 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
         flops,
         exchanges,
         bound,
-        None if refusal else estimated_seconds(topology, program, launches, bound),
+        None if refusal else estimated_seconds(topology, program, bound),
         None if launches is None else sum(kernel.times for kernel in launches),
         config.batch_size,
         len(topology.devices) * topology.peak_flops,
@@ -194,15 +194,11 @@ def try_to_compile(
         return None, str(error).splitlines()[0]
 
 
-def estimated_seconds(
-    topology: Topology, program: Program, kernels: list[estimate.Kernel] | None, bound: Bound
-) -> float | None:
+def estimated_seconds(topology: Topology, program: Program, bound: Bound) -> float | None:
     """One step's time: the devices' own work, or what they exchange if that takes longer."""
-    own = None
-    if topology.compiler == TPU:
-        own = estimate.tpu_seconds(program, topology.kind)
-    elif kernels is not None:
-        own = estimate.gpu_seconds(kernels, topology.chip)
+    if topology.compiler == STAND_IN:
+        return None
+    own = estimate.device_seconds(program, topology.kind)
     return own and max(own, bound.network or 0.0)
 
 

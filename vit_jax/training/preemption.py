@@ -1,7 +1,8 @@
 """Stopping a run from outside without losing work.
 
 A process on its own stops after the step during which the signal came. Of several, one signal to
-any of them, or to all, stops all after the same step, at most `AHEAD` steps later.
+any of them, or to all, stops all after the same step: `AHEAD` steps later or, where steps are short,
+when they next look for signals, which they do about every `LOOK_SECONDS`.
 """
 
 import itertools
@@ -9,6 +10,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -22,6 +24,7 @@ from vit_jax.training.clock import STEPS_IN_FLIGHT
 # No process dispatches step s + `AHEAD` before all have dispatched s + 1, whose metrics it reads
 # first: so all hear in time of what one of them said after step s.
 AHEAD = STEPS_IN_FLIGHT + 1
+LOOK_SECONDS = 0.5  # A look asks process 0 over the network, which may have thousands to answer.
 
 logger = logging.getLogger(__name__)
 
@@ -58,29 +61,64 @@ class Store(Protocol):
     def key_value_dir_get(self, key: str) -> list[tuple[str, str]]:
         """The names and texts below a name that ends in a slash."""
 
+    def key_value_delete(self, key: str) -> None:
+        """Removes a name."""
+
 
 class Agreement:
     """The question whether to stop now, which each process asks once after each step.
 
-    All get the same answer at the same step; none waits for another.
+    All get the same answer at the same step; none waits for another. They look into the store at the
+    same steps, at turns that process 0 plans: at each it leaves how many steps lie between the next
+    turn and the one after that. These are at least `AHEAD`, so all find at a turn what was left at the
+    last. Where they are no more than that, steps are long, and each of them has a look.
     """
 
-    def __init__(self, stop: threading.Event, store: Store, process: int, run: int):
+    def __init__(
+        self,
+        stop: threading.Event,
+        store: Store,
+        process: int,
+        run: int,
+        now: Callable[[], float] = time.monotonic,
+    ):
         """`run` numbers this process's runs, alike in all processes."""
-        self._stop, self._store = stop, store
+        self._stop, self._store, self._now = stop, store, now
         self._folder = f"vit_jax/stop/{run}/"
         self._process = process
         self._asked = 0
         self._said = False
+        self._turns, self._next, self._pause = 0, AHEAD, AHEAD
+        self._turned = now()
 
     def __call__(self) -> bool:
         """Whether this is the last step; to be asked after `StepLog.add`."""
         self._asked += 1
         if self._stop.is_set() and not self._said:
             self._said = True
-            self._store.key_value_set(f"{self._folder}{self._process}", str(self._asked + AHEAD))
-        last = [int(text) for _, text in self._store.key_value_dir_get(self._folder)]
-        return bool(last) and self._asked >= min(last)
+            self._leave(f"last/{self._process}", self._asked + AHEAD)
+        if self._asked < self._next and self._pause > AHEAD:
+            return False
+        if self._asked == self._next and self._process == 0:
+            self._plan()
+        names = self._store.key_value_dir_get(self._folder)
+        found = {name.removeprefix(self._folder): int(text) for name, text in names}
+        if self._asked == self._next:
+            self._pause = found.get(f"pause/{self._turns}", AHEAD)  # There is none for the first.
+            self._turns += 1
+            self._next += self._pause
+        return any(step <= self._asked for name, step in found.items() if name.startswith("last/"))
+
+    def _plan(self) -> None:
+        """Leaves the steps between the next turn and the one after; removes what all have read."""
+        seconds, self._turned = self._now() - self._turned, self._now()
+        pause = round(self._pause * LOOK_SECONDS / max(seconds, 1e-6))
+        self._leave(f"pause/{self._turns + 1}", min(max(pause, AHEAD), 2 * self._pause))
+        if self._turns > 1:
+            self._store.key_value_delete(f"{self._folder}pause/{self._turns - 1}")
+
+    def _leave(self, name: str, steps: int) -> None:
+        self._store.key_value_set(self._folder + name, str(steps))
 
 
 def stopping_after(stop: threading.Event) -> Callable[[], bool]:

@@ -36,6 +36,8 @@ class Initializer(NamedTuple):
 def initial_params(name: str, options: ModelOptions, objective: Objective, key: jax.Array) -> dict:
     """The parameters before training, a nested dict of arrays: the model's and the objective's."""
     params = nnx.to_pure_dict(nnx.split(registry.build_model(name, key, options))[1])
+    if objective.head_bias:
+        params["head"]["bias"] += jnp.asarray(objective.head_bias)
     own = objective.init(jax.random.fold_in(key, OBJECTIVE_STREAM))
     return {**params, OBJECTIVE: own} if own else params
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -64,10 +64,19 @@ class HeadOrder:
 
     def apply(self, parameters: Tensors) -> dict[str, np.ndarray]:
         """The parameters with queries and keys in our order."""
-        return {
-            name: array[..., self.indices(array.shape[-1])] if ROTATED.match(name) else array
-            for name, array in parameters.items()
-        }
+        return reordered(parameters, self.indices)
+
+    def invert(self, parameters: Tensors) -> dict[str, np.ndarray]:
+        """The parameters with queries and keys in the file's order."""
+        return reordered(parameters, lambda width: np.argsort(self.indices(width)))
+
+
+def reordered(parameters: Tensors, indices: Callable[[int], np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters with the features of queries and keys in another order."""
+    return {
+        name: array[..., indices(array.shape[-1])] if ROTATED.match(name) else array
+        for name, array in parameters.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +232,9 @@ def describe_pixels(pixels: Preprocessing) -> str:
     )
     whole = f"whole pictures resized ({by})"
     centre = f"the centres of pictures resized to {pixels.resize} ({by})"
-    return f"pixels are normalised to [-1, 1], of {whole if pixels.crop == 'resize' else centre}"
+    halves = (pixels.mean, pixels.std) == (DEFAULT_PIXELS.mean, DEFAULT_PIXELS.std)
+    moments = "[-1, 1]" if halves else f"mean {pixels.mean} and std {pixels.std}"
+    return f"pixels are normalised to {moments}, of {whole if pixels.crop == 'resize' else centre}"
 
 
 def with_defaults(

@@ -11,6 +11,8 @@ from vit_jax.errors import ConfigError
 from vit_jax.model_file import as_tuple
 from vit_jax.models.positions import CENTRED, ROTARY_2D
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
+from vit_jax.weights import huggingface_table as tables
+from vit_jax.weights.mapping import Row
 from vit_jax.weights.translation import Arguments, Translation, named, nothing, only
 
 ACTIVATIONS = {
@@ -99,12 +101,14 @@ class Kind:
     Attributes:
       name: of the family, for messages.
       defaults: the library's, for keys that a config.json leaves out.
+      rows: of its tensors' names.
       options: ours, of all models of the kind.
       classifier_options: with a head for classes, instead of these.
     """
 
     name: str
     defaults: Arguments
+    rows: tuple[Row, ...]
     options: Arguments = dataclasses.field(default_factory=lambda: {"pooling": CLASS_TOKEN_POOLING})
     classifier_options: Arguments = dataclasses.field(default_factory=dict)
 
@@ -116,17 +120,23 @@ DINOV3 = {
     "rotary_coordinates": CENTRED,
 }
 REGISTERS = {"pooling": CLASS_TOKEN_POOLING, "prefix_positions": False}
-SIGLIP = Kind("SigLIP", SIGLIP_DEFAULTS, {"pooling": ATTENTION_POOLING}, AVERAGE)
-CLIP = Kind("CLIP", CLIP_DEFAULTS, classifier_options=AVERAGE)
+SIGLIP = Kind(
+    "SigLIP",
+    SIGLIP_DEFAULTS,
+    tables.CLIP,
+    {"pooling": ATTENTION_POOLING},
+    classifier_options=AVERAGE,
+)
+CLIP = Kind("CLIP", CLIP_DEFAULTS, tables.CLIP, classifier_options=AVERAGE)
 KINDS = {
-    "vit": Kind("ViT", VIT_DEFAULTS),
-    "deit": Kind("DeiT", VIT_DEFAULTS),
-    "vit_mae": Kind("MAE", VIT_DEFAULTS),
-    "vit_msn": Kind("MSN", {**VIT_DEFAULTS, "layer_norm_eps": 1e-6}),
-    "ijepa": Kind("I-JEPA", VIT_DEFAULTS, AVERAGE),
-    "dinov2": Kind("DINOv2", DINOV2_DEFAULTS),
-    "dinov2_with_registers": Kind("DINOv2", DINOV2_DEFAULTS, REGISTERS),
-    "dinov3_vit": Kind("DINOv3", DINOV3_DEFAULTS, DINOV3),
+    "vit": Kind("ViT", VIT_DEFAULTS, tables.VIT),
+    "deit": Kind("DeiT", VIT_DEFAULTS, tables.DEIT),
+    "vit_mae": Kind("MAE", VIT_DEFAULTS, tables.VIT),
+    "vit_msn": Kind("MSN", {**VIT_DEFAULTS, "layer_norm_eps": 1e-6}, tables.VIT),
+    "ijepa": Kind("I-JEPA", VIT_DEFAULTS, tables.VIT, AVERAGE),
+    "dinov2": Kind("DINOv2", DINOV2_DEFAULTS, tables.DINOV2),
+    "dinov2_with_registers": Kind("DINOv2", DINOV2_DEFAULTS, tables.DINOV2, REGISTERS),
+    "dinov3_vit": Kind("DINOv3", DINOV3_DEFAULTS, tables.DINOV3, DINOV3),
     "clip_vision_model": CLIP,
     "clip": CLIP,
     "siglip_vision_model": SIGLIP,

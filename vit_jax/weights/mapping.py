@@ -78,8 +78,11 @@ CONVOLUTION = Transform(  # (out, in, height, width) <-> (height, width, in, out
 )
 
 
-ONE_LONG = Transform(  # (S, D) or (D) <-> (1, S, D)
+ONE_LONG = Transform(  # (S, D) <-> (1, S, D)
     lambda array, _: (array.reshape(1, -1, array.shape[-1]),), lambda array: array[0]
+)
+ONE_TOKEN = Transform(  # (D) <-> (1, 1, D)
+    lambda array, _: (array.reshape(1, 1, -1),), lambda array: array[0, 0]
 )
 POINTWISE_HEAD = Transform(  # a 1×1 convolution (K, D, 1, 1) <-> a dense layer (D, K); biases stay
     lambda array, _: (array.reshape(array.shape[:2]).T if array.ndim == 4 else array,),

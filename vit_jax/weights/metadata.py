@@ -19,6 +19,7 @@ from vit_jax.weights.files import Files, json_text
 logger = logging.getLogger(__name__)
 
 NPZ = ".npz"
+ENTRY = "vit_jax"  # of `__metadata__`
 MARK = "format_version"  # a key that descriptions have
 METADATA = "its metadata"  # in messages: what describes a model, wherever it lies
 OWNERS = ("checkpoints", "params.safetensors")  # A `model.json` beside these is theirs.
@@ -37,8 +38,21 @@ def read_entry(text: str | bytes, origin: str) -> ModelFile:
         raise WeightsError(f"{origin} {error}") from error
 
 
-def resize_remark(preprocessing: Preprocessing, library: str) -> str:
-    """The difference between the pictures of training and those of a library's users; "" for none."""
+def entries_of(model_file: ModelFile) -> dict[str, str]:
+    """The `__metadata__` of a `.safetensors` file for PyTorch, with the description of its model."""
+    return {"format": "pt", ENTRY: write_entry(model_file)}
+
+
+def read_entries(entries: Mapping[str, str]) -> ModelFile | None:
+    """The description in the `__metadata__` of a `.safetensors` file; None if there is none."""
+    return read_entry(entries[ENTRY], METADATA) if ENTRY in entries else None
+
+
+def resize_remark(preprocessing: Preprocessing, library: str, rounding: str) -> str:
+    """The difference between the pictures of training and those of a library's users; "" for none.
+
+    `rounding` is the library's, as of `Preprocessing`.
+    """
     if preprocessing.interpolation == AREA:
         return (
             f"the model is for pictures resized by area; {library} take a box filter instead, "
@@ -48,6 +62,11 @@ def resize_remark(preprocessing: Preprocessing, library: str) -> str:
         return (
             f"the model is for pictures resized without antialiasing, which {library} cannot do: "
             "their users will see smoother pictures"
+        )
+    if preprocessing.crop == "center" and preprocessing.rounding != rounding:
+        return (
+            f"{library} round the sides of a resized picture, and where its centre begins, in another "
+            "way: their users may see some pictures shifted by a pixel"
         )
     return ""
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,92 +12,57 @@ from flax.traverse_util import flatten_dict
 
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
-from vit_jax.models.base import ImageClassifier, ModelOptions
+from vit_jax.models.base import NO_NORM, ImageClassifier, ModelOptions
 from vit_jax.models.hybrid import HybridOptions
-from vit_jax.models.layers import DENSE_MLP
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, ROTARY, SINCOS_2D, STEM, TABLES
 from vit_jax.models.resnet import ResNetOptions
-from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
-from vit_jax.weights import huggingface, native, npz, program, timm
+from vit_jax.models.vit import ViTOptions
+from vit_jax.parameters import HEAD_NORM
+from vit_jax.weights import huggingface, native, npz, program, state_dict, timm
 from vit_jax.weights.architecture import POSITION_EMBEDDING, family_name
-from vit_jax.weights.files import Files, write_files
+from vit_jax.weights.equivalence import HEADS, plain_head
+from vit_jax.weights.files import write_files
 from vit_jax.weights.formats import PICKLE_SUFFIXES
+from vit_jax.weights.layouts import Layout, vit_values
 from vit_jax.weights.mapping import Tensors
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A format that models are written in, and what it can express."""
+    """A format that models are written in; the first layout that can express a model is taken."""
 
-    files: Callable[[str, Tensors, Any, ModelFile], Files]  # path, parameters, options, description
+    layouts: tuple[Layout, ...]
     ending: str = ""  # of its file's name
     is_folder: bool = False  # whether it is, or may be, a folder
-    models: tuple[type, ...] | None = None  # option classes; None: all
-    values: Mapping[str, tuple] = dataclasses.field(
-        default_factory=dict
-    )  # option -> what it may be
+    has_head_norm: bool = False  # else a norm before the head is written as a part of it
 
 
 FORMATS = {
     "npz": Format(
-        npz.files,
+        (
+            Layout(
+                files=npz.files,
+                models=(ViTOptions, HybridOptions, ResNetOptions, MixerOptions),
+                values=vit_values(
+                    "representation_size",
+                    positions=(LEARNED_1D, SINCOS_2D, NO_POSITIONS),
+                    qkv_bias=(True,),
+                ),
+            ),
+        ),
         ending=".npz",
-        models=(ViTOptions, HybridOptions, ResNetOptions, MixerOptions),
-        values={
-            "distillation_token": (False,),
-            "num_registers": (0,),
-            "layer_scale": (0,),
-            "query_key_norm": (False,),
-            "position_placement": (STEM,),
-            "positions": (LEARNED_1D, SINCOS_2D, NO_POSITIONS),
-            "qkv_bias": (True,),
-            "mlp": (DENSE_MLP,),
-            "mlp_norm": (False,),
-            "attention_norm": (False,),
-            "pre_norm": (False,),
-            "final_norm": (True,),
-        },
     ),
-    "timm": Format(
-        timm.files,
-        ending=".safetensors",
-        is_folder=True,
-        models=(ViTOptions, HybridOptions),
-        values={
-            "representation_size": (0,),
-            "position_placement": (STEM,),
-            "positions": (LEARNED_1D, NO_POSITIONS),
-            "mlp_norm": (False,),
-            "attention_norm": (False,),
-        },
-    ),
-    "huggingface": Format(
-        huggingface.files,
-        is_folder=True,
-        models=(ViTOptions,),
-        values={
-            "pooling": (CLASS_TOKEN_POOLING,),
-            "representation_size": (0,),
-            "norm_after_pooling": (False,),
-            "distillation_token": (False,),
-            "num_registers": (0,),
-            "layer_scale": (0,),
-            "query_key_norm": (False,),
-            "position_placement": (STEM,),
-            "positions": (LEARNED_1D,),
-            "prefix_positions": (True,),
-            "mlp": (DENSE_MLP,),
-            "mlp_norm": (False,),
-            "attention_norm": (False,),
-            "pre_norm": (False,),
-            "final_norm": (True,),
-        },
-    ),
-    "vit_jax": Format(native.files, is_folder=True),
-    "stablehlo": Format(program.files, ending=".stablehlo"),
+    "timm": Format(timm.LAYOUTS, ending=".safetensors", is_folder=True),
+    "huggingface": Format(huggingface.LAYOUTS, is_folder=True),
+    "clip": Format((state_dict.layout(state_dict.CLIP),), ending=".safetensors"),
+    "torchvision": Format((state_dict.layout(state_dict.TORCHVISION),), ending=".safetensors"),
+    "vit_jax": Format((Layout(files=native.files),), is_folder=True, has_head_norm=True),
+    "stablehlo": Format((Layout(files=program.files),), ending=".stablehlo", has_head_norm=True),
 }
-BY_ENDING = {format.ending: name for name, format in FORMATS.items() if format.ending}
+BY_ENDING = {  # The first of several formats that end alike.
+    format.ending: name for name, format in reversed(FORMATS.items()) if format.ending
+}
 # Of single files: no name for a folder.
 FILE_ENDINGS = (
     *BY_ENDING,
@@ -121,9 +86,10 @@ def save_model(
     Args:
       model: made by `create_model` or `load_model`.
       path: of the file or folder to write.
-      format: by default what `path` ends in. "npz" (the published files' names, with a sidecar `.json`), "timm" (a `.safetensors`
-        file if `path` ends so, else a folder), "huggingface" (a folder), "vit_jax" (a folder with
-        `model.json`), "stablehlo" (a program that needs only JAX).
+      format: by default what `path` ends in. "npz" (the published files' names, with a sidecar
+        `.json`), "timm" (a `.safetensors` file if `path` ends so, else a folder), "huggingface" (a
+        folder), "clip" and "torchvision" (a `.safetensors` file under OpenAI's or torchvision's
+        names), "vit_jax" (a folder with `model.json`), "stablehlo" (a program that needs only JAX).
       trunk_only: leave out the head, and the representation layer before it.
       preprocessing: what the model expects; by default the model's own, if it was loaded, else
         pixels in [-1, 1].
@@ -134,7 +100,6 @@ def save_model(
     """
     path = os.fspath(path)
     format = format_of(path, format)
-    target = FORMATS[format]
     flat = flatten_dict(nnx.to_pure_dict(nnx.split(model)[1]), sep="/")
     parameters = {name: np.asarray(array) for name, array in flat.items()}
     options = model.options
@@ -145,9 +110,14 @@ def save_model(
     if trunk_only:
         parameters, options = without_head(parameters, options)
         class_names = ()
-    if needs_table(target, options):
-        parameters, options = with_table(model.position_table(), parameters, options, target)
-    check_expressible(format, options)
+    if options.head_norm != NO_NORM and not FORMATS[format].has_head_norm:
+        head, statistics = plain_head(parameters)
+        parameters = {n: array for n, array in parameters.items() if n not in statistics} | head
+        options = dataclasses.replace(options, head_norm=NO_NORM)
+    layout = find_layout(format, options)
+    if tabled(options, layout) != options:
+        parameters = with_table(model.position_table(), parameters, options, layout)
+        options = tabled(options, layout)
     if class_names and len(class_names) != options.num_classes:
         raise WeightsError(
             f"{len(class_names)} class names were given for a head of {options.num_classes}."
@@ -159,7 +129,7 @@ def save_model(
         class_names=tuple(class_names),
         loss=DEFAULT_LOSS if trunk_only else getattr(model, "loss", DEFAULT_LOSS),
     )
-    write_files(target.files(path, parameters, options, description))
+    write_files(layout.files(path, parameters, options, description))
 
 
 def format_of(path: str, format: str | None) -> str:
@@ -197,55 +167,66 @@ def without_head(
     trunk = {
         name: array
         for name, array in parameters.items()
-        if not name.startswith(("head/", "distillation_head/", "pre_logits/"))
+        if not name.startswith((*HEADS, f"{HEAD_NORM}/", "pre_logits/"))
     }
-    changes: dict[str, Any] = {"num_classes": 0}
+    changes: dict[str, Any] = {"num_classes": 0, "head_norm": NO_NORM}
     if hasattr(options, "representation_size"):
         changes["representation_size"] = 0
     return trunk, dataclasses.replace(options, **changes)
 
 
-def needs_table(target: Format, options: ModelOptions) -> bool:
-    """Whether positions that the format does not know can be written out as a learned table."""
+def tabled(options: ModelOptions, layout: Layout) -> ModelOptions:
+    """The options with positions that the layout does not know as a learned table."""
     positions = getattr(options, "positions", None)
     if positions not in TABLES or positions in ROTARY or options.position_placement != STEM:
-        return False
-    return any(
-        getattr(options, option) not in target.values.get(option, (getattr(options, option),))
-        for option in ("positions", "prefix_positions")
-    )
+        return options
+    # Without a choice there is a row for each token.
+    needs_rows = layout.values.get("prefix_positions") == (True,) and not options.prefix_positions
+    if positions in layout.values.get("positions", TABLES) and not needs_rows:
+        return options
+    rows = needs_rows or not options.num_prefix_tokens
+    changes: dict[str, Any] = {"positions": LEARNED_1D, "prefix_positions": rows}
+    return dataclasses.replace(options, **changes)
 
 
 def with_table(
-    table: jax.Array, parameters: Tensors, options: ViTOptions, target: Format
-) -> tuple[dict[str, np.ndarray], ViTOptions]:
-    """The same model with its positions [1, S, D] as a learned table."""
-    prefix_rows = "prefix_positions" in target.values  # The format has no choice but to have them.
-    learned = np.asarray(table)[:, 0 if prefix_rows else options.num_prefix_tokens :]
+    table: jax.Array, parameters: Tensors, options: ViTOptions, layout: Layout
+) -> dict[str, np.ndarray]:
+    """The parameters with the positions [1, S, D] as a learned table; see `tabled`."""
+    rows = tabled(options, layout).prefix_positions
+    learned = np.asarray(table)[:, 0 if rows else options.num_prefix_tokens :]
     others = {
         name: array
         for name, array in parameters.items()
         if name.split("/")[0] != POSITION_EMBEDDING
     }
-    options = dataclasses.replace(
-        options,
-        positions=LEARNED_1D,
-        prefix_positions=prefix_rows or not options.num_prefix_tokens,
-    )
-    return {**others, POSITION_EMBEDDING: learned}, options
+    return {**others, POSITION_EMBEDDING: learned}
 
 
-def check_expressible(format: str, options: ModelOptions) -> None:
-    """Raises WeightsError naming the first option that the format cannot express."""
-    target = FORMATS[format]
-    if target.models and type(options) not in target.models:
+def find_layout(format: str, options: ModelOptions) -> Layout:
+    """The format's first layout that can express the model.
+
+    Raises WeightsError naming the first option that the nearest of them cannot express.
+    """
+    layouts = [layout for layout in FORMATS[format].layouts if layout.is_for(options)]
+    if not layouts:
         family = family_name(type(options))
         raise WeightsError(f"{format} files have no {family} models: write format='vit_jax'.")
-    for option, allowed in target.values.items():
-        value = getattr(options, option, allowed[0])
-        if value not in allowed:
-            advice = TRUNK_ADVICE if option == "representation_size" else ""
-            raise WeightsError(
-                f"{format} files cannot express model.{option}={value!r}, only "
-                f"{', '.join(map(repr, allowed))}.{advice}"
-            )
+    nearest = min(layouts, key=lambda layout: len(layout.misfits(tabled(options, layout))))
+    for option, words in nearest.misfits(tabled(options, nearest)).items():
+        name = f" in a {nearest.name}" if nearest.name else ""
+        others = [other for other in FORMATS if can_express(other, options)]
+        advice = TRUNK_ADVICE if option == "representation_size" else ""
+        raise WeightsError(
+            f"{format} files cannot express model.{option}={getattr(options, option)!r}{name}, "
+            f"{words}; these can: {', '.join(others)}.{advice}"
+        )
+    return nearest
+
+
+def can_express(format: str, options: ModelOptions) -> bool:
+    """Whether the format has a layout for the model."""
+    return any(
+        layout.is_for(options) and not layout.misfits(tabled(options, layout))
+        for layout in FORMATS[format].layouts
+    )

@@ -174,7 +174,7 @@ def test_erasing_noise_has_imagenets_mean_and_deviation():
 
 
 def chain_of(text):
-    operations = parse(text, AUGMENTATIONS, "data.augmentation")
+    operations = parse(text, AUGMENTATIONS, "config.data.augmentation")
 
     def apply(image, seed):
         rng = np.random.default_rng(seed)
@@ -186,7 +186,9 @@ def chain_of(text):
 
 
 def test_the_chain_of_these_tests_names_every_augmentation():
-    names = [operation.name for operation in parse(CHAIN, AUGMENTATIONS, "data.augmentation")]
+    names = [
+        operation.name for operation in parse(CHAIN, AUGMENTATIONS, "config.data.augmentation")
+    ]
     assert sorted(names) == sorted(AUGMENTATIONS)
 
 
@@ -251,4 +253,4 @@ def test_threads_and_worker_processes_give_the_same_images(data, layout):
 )
 def test_impossible_augmentations_are_named(text, message):
     with pytest.raises(ConfigError, match=message):
-        parse(text, AUGMENTATIONS, "data.augmentation")
+        parse(text, AUGMENTATIONS, "config.data.augmentation")

@@ -16,7 +16,7 @@ from vit_jax.grammar import parse
 
 def crop(data, text, image, size, seed=0):
     """Applies the crop named by `text`."""
-    (operation,) = parse(text, CROPS, "data.train_crop")
+    (operation,) = parse(text, CROPS, "config.data.train_crop")
     return operation(image, np.random.default_rng(seed), size, resizer(data))
 
 

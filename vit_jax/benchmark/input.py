@@ -1,21 +1,12 @@
-"""The command that measures what a config costs on this machine.
+"""The training images' way from the files to the devices; no model is made."""
 
-    python -m vit_jax.benchmark input --config=configs/vit.py:b16 --config.data.source=folder:DIR
-
-`input` measures the training images' way from the files to the devices: how many a second, how long
-the first batch takes, what each stage costs, and how much memory is used. No model is made. Exit
-codes: 0 done; 2 the config or its data cannot be used.
-"""
-
-import argparse
 import contextlib
 import dataclasses
 import functools
-import json
 import resource
-import sys
+import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -23,8 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax.command_line import DONE, Parser, parse_with_config, run_command
-from vit_jax.config_file import load_config
+from vit_jax.benchmark.speed import Timing
 from vit_jax.data.dataset import Batch, Dataset, open_dataset, train_batches, train_loading
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.order import RowGenerator
@@ -40,7 +30,8 @@ STAGES = ("read", "decode and crop", "augment", "assemble", "transfer")
 class InputSpeed:
     """The measured speeds; a JSON object with `--json`."""
 
-    images_per_second: float
+    images_per_second: float  # the median of the repeats
+    images_per_second_repeats: tuple[float, ...]
     images_per_second_per_core: float
     cores: int
     workers: int  # processes besides this one; 0: threads of this one
@@ -51,13 +42,14 @@ class InputSpeed:
     def describe(self) -> str:
         """A few lines of text."""
         total = sum(self.stage_milliseconds.values())
+        lowest, highest = (pick(self.images_per_second_repeats) for pick in (min, max))
         stages = [
             f"  {name:16} {cost:7.3f} ms  {cost / total:4.0%}"
             for name, cost in self.stage_milliseconds.items()
         ]
         return "\n".join(
             [
-                f"images/s    {self.images_per_second:,.0f}: "
+                f"images/s    {self.images_per_second:,.0f} ({lowest:,.0f} to {highest:,.0f}): "
                 f"{self.images_per_second_per_core:,.0f} on each of {self.cores} cores, with "
                 f"{self.workers or 'no'} worker processes",
                 f"first batch {self.first_batch_seconds:.2f} s after the start",
@@ -68,19 +60,8 @@ class InputSpeed:
         )
 
 
-def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and the config's overrides; raises ConfigError if they are not understood."""
-    parser = Parser("vit_jax.benchmark", "Measures what a config costs on this machine.")
-    parser.add_argument("what", choices=["input"], help="the training images' way to the devices")
-    parser.add_argument(
-        "--seconds", type=float, default=20, help="to measure (default: %(default)s)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parse_with_config(parser, arguments)
-
-
-def measure_input(config: ConfigDict, seconds: float) -> InputSpeed:
-    """Loads training batches for `seconds`, then single images for a quarter of that.
+def measure_input(config: ConfigDict, timing: Timing) -> InputSpeed:
+    """Loads training batches for the given time, then single images for a quarter of that.
 
     Raises:
       UserError: the config or its data cannot be used.
@@ -95,23 +76,25 @@ def measure_input(config: ConfigDict, seconds: float) -> InputSpeed:
     with contextlib.closing(endless) as batches:
         jax.block_until_ready(next(batches))
         first_batch_seconds = time.perf_counter() - start
-        rate = count_batches(batches, seconds) * config.batch_size
-    workers = config.data.num_workers
+        for _ in range(pipeline.PREFETCHED_BATCHES):  # Those that lie ready tell nothing.
+            jax.block_until_ready(next(batches))
+        each = timing.seconds / timing.repeats
+        rates = [count_batches(batches, each) * config.batch_size for _ in range(timing.repeats)]
+    workers, rate = config.data.num_workers, statistics.median(rates)
     return InputSpeed(
         rate,
+        tuple(rates),
         rate / pipeline.num_cores(),
         pipeline.num_cores(),
         pipeline.default_workers() if workers < 0 else workers,
         first_batch_seconds,
-        measure_stages(config, dataset, rows, seconds / 4),
+        measure_stages(config, dataset, rows, timing.seconds / 4),
         peak_host_memory_bytes() + peak_host_memory_bytes(resource.RUSAGE_CHILDREN),
     )
 
 
 def count_batches(batches: Iterator[Batch], seconds: float) -> float:
-    """Batches a second, each of which has arrived, but for those that lay ready at the start."""
-    for _ in range(pipeline.PREFETCHED_BATCHES):
-        jax.block_until_ready(next(batches))
+    """Batches a second, each of which has arrived."""
     count, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds or not count:
         jax.block_until_ready(next(batches))
@@ -163,21 +146,3 @@ def measure_stages(
     timed("transfer", transfer)
     spent["transfer"] *= count / config.batch_size
     return {stage: 1e3 * seconds / count for stage, seconds in spent.items()}
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Measures and prints."""
-    flags, overrides = parse_flags(arguments)
-    config = load_config(flags.config, overrides)
-    speed = measure_input(config, flags.seconds)
-    print(json.dumps(dataclasses.asdict(speed)) if flags.json else speed.describe())
-    return DONE
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns its exit code."""
-    return run_command(run, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

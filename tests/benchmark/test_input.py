@@ -6,7 +6,8 @@ import math
 import pytest
 
 from tests.data.pictures import encode, photograph
-from vit_jax import benchmark
+from vit_jax.benchmark.__main__ import main
+from vit_jax.benchmark.input import STAGES
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def photographs(tmp_path):
 
 
 def run(*arguments):
-    return benchmark.main(
+    return main(
         ("input", "--config=tests/tiny.py", "--config.batch_size=8", "--seconds=0.2", *arguments)
     )
 
@@ -37,7 +38,7 @@ def test_measures_are_a_json_object(photographs, capsys):
     assert found["workers"] == 0
     assert found["peak_memory_bytes"] > 2**20
     stages = found["stage_milliseconds"]
-    assert list(stages) == list(benchmark.STAGES)
+    assert list(stages) == list(STAGES)
     assert all(cost > 0 for cost in stages.values()), stages
     assert stages["decode and crop"] > stages["assemble"]
 
@@ -46,7 +47,7 @@ def test_measures_are_a_few_lines_of_text(capsys):
     assert run() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("images/s")
-    assert [line.split("  ")[1] for line in lines[4:]] == list(benchmark.STAGES)
+    assert [line.split("  ")[1] for line in lines[4:]] == list(STAGES)
 
 
 def test_every_device_gets_its_rows(capsys):
@@ -57,7 +58,7 @@ def test_mistakes_are_named(photographs, tmp_path, capsys):
     assert run("--config.data.source=folder:nowhere") == 2
     assert "nowhere: no such folder" in capsys.readouterr().err
     assert run("--config.data.augmentation=nothing") == 2
-    assert benchmark.main(("output", "--config=tests/tiny.py")) == 2
+    assert main(("output", "--config=tests/tiny.py")) == 2
     assert "invalid choice: 'output'" in capsys.readouterr().err
     for index in (1, 3, 5, 7):
         (tmp_path / "one" / f"{index}.jpg").write_bytes(b"")

@@ -1,0 +1,1 @@
+"""What a config costs on this machine: its input, its step, its loop, its inference."""
