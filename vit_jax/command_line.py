@@ -250,13 +250,13 @@ def connect(flags: argparse.Namespace) -> None:
 def load_classifier(
     path: str, flags: argparse.Namespace, step: int | None = None, *, ema: bool = False
 ) -> ImageClassifier:
-    """As `load_by_flags`, for a model that classifies.
+    """As `load_by_flags`, for a classifier.
 
     Raises WeightsError if it has no head.
     """
     model = load_by_flags(path, flags, step, ema=ema)
     if not model.options.num_classes:
-        raise WeightsError(f"{path} has no head, so it does not classify: fine-tune it.")
+        raise WeightsError(f"{path} has no head, so it is no classifier: fine-tune it.")
     if not np.any(model.head.kernel[...]):
         logger.warning("The head of %s is all zeros: nothing has been trained with it.", path)
     return model
