@@ -450,6 +450,19 @@ def test_timms_architectures_are_written_back_bit_by_bit(name, single_file, tmp_
     assert_same_tensors(parameters(vit_jax.load_model(out)), parameters(model))
 
 
+def test_dinov3_goes_from_library_to_library(tmp_path):
+    """Its SwiGLU has no GELU, so which one the options name is of no account."""
+    model = vit_jax.load_model(FAMILIES / "DINOv3ViTModel_swiglu")
+    vit_jax.save_model(model, tmp_path / "timm", "timm")
+    vit_jax.save_model(vit_jax.load_model(tmp_path / "timm"), tmp_path / "out", "huggingface")
+    assert_logits(vit_jax.load_model(tmp_path / "out"), "DINOv3ViTModel_swiglu")
+    dense = random_model("ViT-Ti/16", depth=1, image_size=32, positions="rotary_2d")
+    with pytest.raises(
+        WeightsError, match=r"model\.gelu='tanh' in an Eva, only 'erf'; these can: vit"
+    ):
+        vit_jax.save_model(dense, tmp_path / "out", "timm")
+
+
 @pytest.mark.parametrize("format", ["huggingface", "npz"])
 def test_rotary_positions_are_never_lost_in_writing(format, tmp_path):
     """Their learned half must not be taken for the whole."""
