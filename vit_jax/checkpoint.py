@@ -24,6 +24,7 @@ from vit_jax import digests
 from vit_jax.checkpoint_errors import check_path, readable, without_warnings, written
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
+from vit_jax.kinds import shortened
 from vit_jax.nested import check_same, from_nested, to_nested
 
 logger = logging.getLogger(__name__)
@@ -132,7 +133,8 @@ class Checkpoints:
         named = {str(step): step for step in steps}  # From a command line a step is text.
         step = wanted[checkpoint]() if checkpoint in wanted else named.get(str(checkpoint))
         if step is None:
-            asked = checkpoint if str(checkpoint).isdecimal() else repr(checkpoint)
+            asked = shortened(str(checkpoint))
+            asked = asked if asked.isdecimal() else repr(asked)
             raise CheckpointError(
                 f"{self._directory} has no checkpoint {asked}; "
                 f"it has: {', '.join(map(str, steps)) or 'none'}."

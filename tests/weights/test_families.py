@@ -366,6 +366,20 @@ def test_maes_own_names(tmp_path, caplog):
     assert "decoder_embed.weight, mask_token skipped" in caplog.text
 
 
+def test_a_masked_autoencoder_with_its_decoder_is_its_encoder(tmp_path, caplog):
+    """`ViTMAEForPreTraining`, as facebook/vit-mae-base is: a prefix, a decoder, no head."""
+    folder = shutil.copytree(FAMILIES / "ViTMAEModel", tmp_path / "folder")
+    tensors = {f"vit.{name}": array for name, array in tensors_of("ViTMAEModel").items()}
+    tensors["decoder.mask_token"] = np.zeros((1, 1, 512), "f4")
+    tensors["decoder.decoder_embed.weight"] = np.zeros((512, 16), "f4")
+    save(folder / "model.safetensors", tensors)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["ViTMAEForPreTraining"], "mask_ratio": 0.75}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert_logits(vit_jax.load_model(folder), "ViTMAEModel")
+    assert "decoder.decoder_embed.weight, decoder.mask_token skipped" in caplog.text
+
+
 def shards(folder, tensors):
     """The tensors in two files and an index, as Hugging Face splits large models."""
     names = sorted(tensors)

@@ -18,7 +18,7 @@ import numpy as np
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import TORCHVISION, ModelFile, Preprocessing
 from vit_jax.models import registry
-from vit_jax.models.layers import LAYER_NORM_EPSILON
+from vit_jax.models.norms import LAYER_NORM_EPSILON
 from vit_jax.models.positions import NO_POSITIONS, ROTARY
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata, tensor_file

@@ -16,7 +16,7 @@ from typing import Any
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import AREA, TORCHVISION, Preprocessing
 from vit_jax.models.base import as_pair
-from vit_jax.models.layers import LAYER_NORM_EPSILON
+from vit_jax.models.norms import LAYER_NORM_EPSILON
 from vit_jax.models.positions import CENTRED, INDICES, LEARNED_1D_ROTARY_2D, ROTARY_2D
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata
