@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE, Fused, even_length
 from vit_jax.models.dropout import HASHED, dropout
@@ -223,16 +222,13 @@ class SwiGLU(MLP):
         return jax.nn.silu(self.gate(x)) * self.dense1(x)
 
 
-MADE = "made"  # The checkpoint name of what `Deferred.make` returns.
-KEEP_ALL_BUT_MADE = jax.checkpoint_policies.save_anything_except_these_names(MADE)
-
-
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["stored"], meta_fields=["make"])
 @dataclasses.dataclass(frozen=True)
 class Deferred:
     """A parameter of stacked blocks that is made layer by layer, where `scan_blocks` uses it.
 
-    So no more than one layer of it has to be there at a time. The backward pass makes it again.
+    So no more than one layer of it has to be there at a time: the backward pass makes it again, unless
+    remat is "none", which keeps it.
 
     Attributes:
       stored: what it is made of, with a leading layer axis.
@@ -248,25 +244,31 @@ def is_deferred(leaf: Any) -> bool:
     return isinstance(leaf, Deferred)
 
 
+def has_deferred(parameters: Any) -> bool:
+    """Whether any leaf of parameters is `Deferred`."""
+    return any(map(is_deferred, jax.tree.leaves(parameters, is_leaf=is_deferred)))
+
+
 def made(parameters: Any) -> Any:
     """A layer's parameters, those that are `Deferred` made."""
 
     def make(leaf: Any) -> Any:
-        return checkpoint_name(leaf.make(leaf.stored), MADE) if is_deferred(leaf) else leaf
+        return leaf.make(leaf.stored) if is_deferred(leaf) else leaf
 
     return jax.tree.map(make, parameters, is_leaf=is_deferred)
 
 
-def rematerialize(function: Callable, policy: Callable | None, **kwargs: Any) -> Callable:
-    """`function`, recomputed in the backward pass but for what the policy keeps; None keeps all."""
-    return jax.checkpoint(function, policy=policy, **kwargs) if policy else function
+def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:
+    """`function` as it is for remat "none" or "auto", else recomputed in the backward pass by its policy."""
+    if REMAT_POLICIES[remat] is None:
+        return function
+    return jax.checkpoint(function, policy=REMAT_POLICIES[remat], **kwargs)
 
 
 def call_block(block: nnx.Module, x: jax.Array, remat: str) -> Any:
     """`block(x)`, recomputed in the backward pass as `remat` says."""
     graphdef, parameters = nnx.split(block)
-    policy = REMAT_POLICIES[remat]
-    call = rematerialize(lambda parameters, x: nnx.merge(graphdef, parameters)(x), policy)
+    call = rematerialize(lambda parameters, x: nnx.merge(graphdef, parameters)(x), remat)
     return call(parameters, x)
 
 
@@ -291,9 +293,8 @@ def scan_blocks(
         layer_parameters, layer_inputs = layer
         return apply(nnx.merge(graphdef, made(layer_parameters)), x, layer_inputs)
 
-    policy = REMAT_POLICIES[options.remat]
-    if any(map(is_deferred, jax.tree.leaves(parameters, is_leaf=is_deferred))):
-        policy = policy or KEEP_ALL_BUT_MADE
-    step = rematerialize(step, policy, prevent_cse=False)  # The scan prevents it already.
     unroll = 1 if options.scan_unroll == "auto" else min(options.scan_unroll, options.depth)
+    # A loop prevents that what is made anew is kept instead; without one it has to be said.
+    anew = has_deferred(parameters) and unroll > 1
+    step = rematerialize(step, options.remat, prevent_cse=anew)
     return jax.lax.scan(step, x, (parameters, per_layer), unroll=unroll)

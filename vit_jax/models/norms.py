@@ -1,6 +1,6 @@
-"""Normalisation; LayerNorm with a backward pass of its own on NVIDIA GPUs.
+"""LayerNorm, with a backward pass of its own on NVIDIA GPUs, and the batch norm of linear probes.
 
-Differentiated as it is written, its bfloat16 activations become float32 arrays in memory that several
+Differentiated as it is written, LayerNorm's bfloat16 activations become float32 arrays in memory that several
 kernels read, in an order of dimensions that transposes them. There, the pass below reads the input and
 the output's gradient once for the sums over rows, once for those over columns, once for the result, and
 writes nothing else: of ViT-B/16's step on an H100 it takes a tenth off. A TPU's compiler does better by
