@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import glob as globbing
 import json
+import logging
 import math
 import os
 import shutil
 import stat
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import fsspec
@@ -20,7 +24,15 @@ import fsspec
 from vit_jax.errors import DataError, UserError
 
 PROBE_SECONDS = 30.0
-READ_SECONDS = 300.0  # For one file or part of it, from a store.
+READ_SECONDS = 60.0  # For one file or part of it, from a store.
+RETRY_SECONDS = (1.0, 4.0, 16.0)  # To wait before it is asked again.
+MAX_REQUESTS = 64  # To stores, at a time.
+_OPTIONS = {  # That let so many be on their way; others do anyway.
+    "s3": {"config_kwargs": {"max_pool_connections": MAX_REQUESTS}}
+}
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError)  # Not to be asked again.
+
+logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
@@ -211,14 +223,7 @@ def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
         OSError: it cannot be read; remote stores' own errors come as DataError.
     """
     if is_remote(path):
-        filesystem = _filesystem(path)
-        limit = {"timeout": READ_SECONDS} if filesystem.async_impl else {}
-        with _named_errors(path):
-            try:
-                return filesystem.cat_file(path, start=start or None, end=stop, **limit)
-            except TimeoutError as error:
-                reason = f"no answer within {READ_SECONDS:.0f} s"
-                raise OSError(errno.ETIMEDOUT, reason, path) from error
+        return _read_again(path, start, stop)
     if stop is None:
         with open(path, "rb", opener=open_file) as file:
             file.seek(start)
@@ -232,6 +237,69 @@ def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         os.close(descriptor)
+
+
+def _read_again(path: str, start: int, stop: int | None) -> bytes:
+    """Reads from a store, some times where it fails for a reason that may pass."""
+    filesystem = _filesystem(path)  # What is not installed will not be in a second.
+    for wait in RETRY_SECONDS:
+        try:
+            return _read_remote(filesystem, path, start, stop)
+        except _LASTING:
+            raise
+        except (DataError, OSError) as error:
+            _warn_of_failures(protocol_of(path), str(error))
+            time.sleep(wait)
+    return _read_remote(filesystem, path, start, stop)
+
+
+def _read_remote(
+    filesystem: fsspec.AbstractFileSystem, path: str, start: int, stop: int | None
+) -> bytes:
+    limit = {"timeout": READ_SECONDS} if filesystem.async_impl else {}
+    with _named_errors(path):
+        try:
+            return filesystem.cat_file(path, start=start or None, end=stop, **limit)
+        except TimeoutError as error:
+            reason = f"no answer within {READ_SECONDS:.0f} s"
+            raise OSError(errno.ETIMEDOUT, reason, path) from error
+
+
+@functools.cache  # Once for each kind of failure: thousands of reads may meet it.
+def _warn_of_failures(protocol: str, reason: str) -> None:
+    logger.warning("Reading from %s:// is tried again: %s", protocol, reason)
+
+
+class Part(NamedTuple):
+    """A file, or its bytes from `start` to `stop`."""
+
+    path: str
+    start: int = 0
+    stop: int | None = None
+
+
+def read_many(parts: Sequence[Part]) -> Iterator[bytes | DataError | OSError]:
+    """Reads several files, in order: local ones as they are asked for, a store's side by side.
+
+    What cannot be read stands for itself, as the error of `read`.
+    """
+    if parts and is_remote(parts[0].path):
+        yield from _readers().map(_read_part, parts)
+    else:
+        yield from map(_read_part, parts)
+
+
+def _read_part(part: Part) -> bytes | DataError | OSError:
+    try:
+        return read(*part)
+    except (DataError, OSError) as error:
+        return error
+
+
+@functools.cache
+def _readers() -> ThreadPoolExecutor:
+    """The threads of this process that wait for stores."""
+    return ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="storage")
 
 
 def open_remote(path: str) -> Any:
@@ -348,11 +416,26 @@ def _named_errors(path: str) -> Iterator[None]:
 
 
 def _filesystem(path: str) -> fsspec.AbstractFileSystem:
-    """The file system of a URL; fsspec keeps one for each store."""
+    """The file system of a URL.
+
+    fsspec keeps one for each store and thread. Those that wait in a thread of their own are shared, with
+    their connections.
+    """
     try:
-        return fsspec.core.url_to_fs(path)[0]
+        if "::" in path or not fsspec.get_filesystem_class(protocol_of(path)).async_impl:
+            return fsspec.core.url_to_fs(path)[0]
+        return _shared_filesystem(os.getpid(), "/".join(path.split("/", 3)[:3]))
     except (ImportError, ValueError) as error:
         raise DataError(
             f"{path}: this kind of URL needs a package that is not installed ({error}); for gs:// "
             "install gcsfs, for s3:// s3fs, for az:// adlfs."
         ) from error
+
+
+@functools.cache
+def _shared_filesystem(process: int, root: str) -> fsspec.AbstractFileSystem:
+    """The file system of the URLs that begin with `root`, in a process."""
+    del process  # A fork has connections of its own.
+    protocol = protocol_of(root)
+    options = {} if protocol in fsspec.config.conf else _OPTIONS.get(protocol, {})
+    return fsspec.core.url_to_fs(f"{root}/", **options)[0]
