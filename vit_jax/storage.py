@@ -437,5 +437,6 @@ def _shared_filesystem(process: int, root: str) -> fsspec.AbstractFileSystem:
     """The file system of the URLs that begin with `root`, in a process."""
     del process  # A fork has connections of its own.
     protocol = protocol_of(root)
-    options = {} if protocol in fsspec.config.conf else _OPTIONS.get(protocol, {})
+    given = fsspec.config.conf.get(protocol, {})
+    options = {key: value for key, value in _OPTIONS.get(protocol, {}).items() if key not in given}
     return fsspec.core.url_to_fs(f"{root}/", **options)[0]
