@@ -99,6 +99,7 @@ def main() -> None:
             rows[kind, order].append(rate(f"{kind}:{root}/{kind}", index, order, flags.seconds))
         for wait in flags.latency.split(","):
             command = [sys.executable, "-m", "tests.object_store", "s3", f"--latency={wait}"]
+            command.append(f"--folder={root}")
             pipe = subprocess.PIPE
             with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:
                 endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"

@@ -162,7 +162,7 @@ def describe_input(plan: Plan, topology: Topology, supply: Supply | None) -> lis
     ]
 
 
-def input_json(plan: Plan, supply: Supply | None) -> dict[str, Any]:
+def input_json(supply: Supply | None) -> dict[str, Any]:
     """The same as what JSON can hold."""
     if supply is None:
         return {}
@@ -277,7 +277,7 @@ def run(arguments: Sequence[str]) -> int:
     supply = measure_supply(config) if flags.input else None
     price = flags.price_per_hour
     if flags.json:
-        documents = [as_json(plan, topology, price) | input_json(plan, supply) for plan in plans]
+        documents = [as_json(plan, topology, price) | input_json(supply) for plan in plans]
         print(json.dumps(documents, indent=2))
     else:
         texts = [
