@@ -189,7 +189,7 @@ def test_its_digest_tells_teachers_apart(teacher, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_classes": 7, "names": ()}, "classifies into 7 classes"),
+        ({"num_classes": 7, "names": ()}, "knows 7 classes"),
         ({"names": tuple("abcdefghij")}, "does not know the data's class '0'"),
         ({"channels": 3}, "3 channels"),
     ],

@@ -111,7 +111,7 @@ def test_another_objectives_own_parameters_are_not_taken_for_its_own(whole):
 def test_evaluators_of_classes_are_refused_at_the_start(tmp_path):
     config = make_config("masked_patches")
     config.evaluators = "objective | classification(name='c')"
-    with pytest.raises(ConfigError, match=r"'c' needs a model that classifies.*probe"):
+    with pytest.raises(ConfigError, match=r"'c' needs a classifier.*probe"):
         train.run(config, tmp_path, dry_run=True)
 
 

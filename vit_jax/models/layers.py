@@ -19,6 +19,8 @@ from vit_jax.models.dropout import PACKED, dropout
 from vit_jax.models.positions import relative_logits, rotary_angles, rotate
 
 LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
+BATCH_NORM_EPSILON = 1e-6  # That of MAE's linear probe; PyTorch's default is 1e-5.
+BATCH_NORM_MOMENTUM = 0.1  # PyTorch's: the share of the last batch in the running statistics.
 DENSE_MLP, SWIGLU = "dense", "swiglu"
 
 GELU = {
@@ -82,6 +84,35 @@ def stochastic_depth(
 def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:
     """LayerNorm over the last axis, with statistics in float32; `options`: norm_epsilon, dtype."""
     return nnx.LayerNorm(features, epsilon=options.norm_epsilon, dtype=options.dtype, rngs=rngs)
+
+
+class BatchNorm(nnx.Module):
+    """Batch normalisation of features [B, R], without scale and shift (arXiv 1502.03167).
+
+    By running statistics, in training too: an example's loss depends neither on the others of its
+    batch nor on how devices and micro-batches split it. Of frozen features, as a linear probe's, they
+    soon are what a batch's own statistics estimate.
+
+    Attributes:
+      mean, variance: [R] float32, moved by `follow` and by no gradient.
+    """
+
+    def __init__(self, features: int):
+        self.mean = nnx.BatchStat(jnp.zeros(features))
+        self.variance = nnx.BatchStat(jnp.ones(features))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Features of mean 0 and variance 1."""
+        mean, variance = jax.lax.stop_gradient((self.mean[...], self.variance[...]))
+        return (x - mean) / jnp.sqrt(variance + BATCH_NORM_EPSILON)
+
+    @staticmethod
+    def follow(statistics: dict, mean: jax.Array, mean_square: jax.Array) -> dict:
+        """The next `mean` and `variance`, from a batch's means of features and of their squares."""
+        batch = {"mean": mean, "variance": jnp.maximum(mean_square - mean**2, 0)}
+        return jax.tree.map(
+            lambda old, new: old + BATCH_NORM_MOMENTUM * (new - old), statistics, batch
+        )
 
 
 class Attention(nnx.Module):

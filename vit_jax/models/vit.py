@@ -22,6 +22,7 @@ from vit_jax.models.base import (
     ATTENTION_WEIGHTS,
     AUTO,
     BLOCK_OUTPUTS,
+    NO_NORM,
     PATCH_EMBEDDINGS,
     PRE_LOGITS,
     Constrain,
@@ -143,6 +144,11 @@ class ViTOptions(PatchOptions):
         if self.pooling == CLASS_TOKEN_POOLING and self.class_token is False:
             raise ConfigError(
                 "model.pooling='token' needs model.class_token: set it, or pool by 'average'."
+            )
+        if self.distillation_token and self.head_norm != NO_NORM:
+            raise ConfigError(
+                f"model.head_norm={self.head_norm!r} needs one head, and model.distillation_token "
+                "brings a second."
             )
         if self.distillation_token and self.pooling != CLASS_TOKEN_POOLING:
             raise ConfigError(

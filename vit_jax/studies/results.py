@@ -92,14 +92,15 @@ def set_ticks(axes: Axes, positions: Sequence[float]) -> None:
     """Ticks of a logarithmic axis with points at ascending positions, in ordinary numbers."""
     axes.xaxis.minorticks_off()
     ticks = ticks_of(positions)
-    axes.set_xticks(ticks, [f"{x:,.0f}" if x >= 1 else f"{x:.2g}" for x in ticks])
+    axes.set_xticks(ticks, [f"{x:,.0f}" if x >= 10 else f"{x:.2g}" for x in ticks])
 
 
 def ticks_of(positions: Sequence[float]) -> list[float]:
-    """The positions themselves where their labels have room, else a few between the ends; ascending."""
+    """The positions where their labels have room, else a few round ones from end to end; ascending."""
     if all(after > APART * before for before, after in itertools.pairwise(positions)):
         return [*positions]
-    return np.geomspace(positions[0], positions[-1], FEW_TICKS).tolist()
+    few = np.geomspace(positions[0], positions[-1], FEW_TICKS)
+    return [float(f"{x:.2g}") for x in few]
 
 
 def points_of(
