@@ -11,6 +11,7 @@ import os
 import pathlib
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 
@@ -18,10 +19,12 @@ import numpy as np
 import prepared_data
 import pyarrow as pa
 import pyarrow.parquet as pq
+from ml_collections import ConfigDict
 from PIL import Image
 
 from vit_jax.config import default_config
 from vit_jax.data.images.transforms import train_transform
+from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.registry import open_source
 
 BATCH, ROUNDS = 64, 30
@@ -88,15 +91,10 @@ def main(rounds: int) -> None:
             sources, data = {}, default_config().data
             data.index_dir, data.held_out_fraction = f"{root}/index", 0.0
             for form in ("folder", "parquet"):
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 data.source = f"{form}:{root}/{shape}_{form}"
-                sources[form] = open_source(
-                    data, "train", image_size=(side, side), channels=3, num_classes=0
-                )
-                grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-                print(
-                    f"{shape} {form}: {len(sources[form]):,} images, opened with {grown / 1024:.0f} MiB more"
-                )
+                sources[form] = open_split(data, side)
+                command = [sys.executable, __file__, data.source, data.index_dir, str(side)]
+                subprocess.run(command, check=True)
             transform = train_transform(data, (side, side), 3)
             times = {form: [] for form in sources}
             for number in range(rounds):
@@ -106,9 +104,34 @@ def main(rounds: int) -> None:
                     times[form].append(prepared_data.seconds_of(source, transform, order, number))
             for form, values in times.items():
                 print(f"{shape} {form}: {1 / statistics.median(values):,.0f} images/s a core")
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"peak memory {peak:,.0f} MiB")
+
+
+def open_split(data: ConfigDict, side: int) -> Source:
+    """The training images."""
+    return open_source(data, "train", image_size=(side, side), channels=3, num_classes=0)
+
+
+def tell_memory(source: str, index_dir: str, side: int) -> None:
+    """Opens a source in this process, reads some images, and prints what it took."""
+    data = default_config().data
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    data.source, data.index_dir, data.held_out_fraction = source, index_dir, 0.0
+    found = open_split(data, side)
+    opened = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    order = np.random.default_rng(0).integers(len(found), size=20 * BATCH)
+    for batch in order.reshape(20, BATCH).tolist():
+        for _ in found.fetch(batch):
+            pass
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(
+        f"{source.partition(':')[0]}: {len(found):,} images opened with {(opened - before) / 1024:.0f} MiB, "
+        f"{BATCH} at a time read with {(after - opened) / 1024:.0f} MiB more",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)
+    if len(sys.argv) > 2:
+        tell_memory(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)
