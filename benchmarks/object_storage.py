@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from prepared_data import make_photos
 
 from tests.object_store import BUCKET
-from vit_jax import storage
+from vit_jax import stores
 from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset, train_loading
 from vit_jax.data.loading.pipeline import host_batches
@@ -105,7 +105,7 @@ def main() -> None:
                 endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
                 options = {"endpoint_url": endpoint, "key": "key", "secret": "secret"}
                 fsspec.config.conf["s3"] = options
-                storage._shared_filesystem.cache_clear()
+                stores._shared_filesystem.cache_clear()
                 files = fsspec.filesystem("s3")
                 files.mkdir(BUCKET)
                 for kind in KINDS:
