@@ -9,7 +9,6 @@ rows, as the folder's are to 50 photographs. 64 random images are read and cropp
 import io
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
@@ -111,21 +110,27 @@ def open_split(data: ConfigDict, side: int) -> Source:
     return open_source(data, "train", image_size=(side, side), channels=3, num_classes=0)
 
 
+def memory_mib() -> float:
+    """In use now; the system's peak counts what the process was forked from."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 def tell_memory(source: str, index_dir: str, side: int) -> None:
     """Opens a source in this process, reads some images, and prints what it took."""
     data = default_config().data
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = memory_mib()
     data.source, data.index_dir, data.held_out_fraction = source, index_dir, 0.0
     found = open_split(data, side)
-    opened = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    opened = memory_mib()
     order = np.random.default_rng(0).integers(len(found), size=20 * BATCH)
     for batch in order.reshape(20, BATCH).tolist():
         for _ in found.fetch(batch):
             pass
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    after = memory_mib()
     print(
-        f"{source.partition(':')[0]}: {len(found):,} images opened with {(opened - before) / 1024:.0f} MiB, "
-        f"{BATCH} at a time read with {(after - opened) / 1024:.0f} MiB more",
+        f"{source.partition(':')[0]}: {len(found):,} images opened with {opened - before:.0f} MiB, "
+        f"{BATCH} at a time read with {after - opened:.0f} MiB more",
         flush=True,
     )
 
