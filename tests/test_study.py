@@ -350,7 +350,6 @@ SHIPPED = {
     "positions": (8, 8),  # Table 8.
     "scaling": (18, 15),  # Figure 5, Table 6: three are trained for two lengths.
     "shapes": (19, 19),  # Figure 8.
-    "speed": (40, 40),  # Figure 12.
 }
 
 

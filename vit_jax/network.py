@@ -13,7 +13,7 @@ from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError
 from vit_jax.model_file import Preprocessing
 from vit_jax.models.base import BATCH_NORM, PRE_LOGITS, ImageClassifier, ModelOptions
-from vit_jax.models.layers import BatchNorm
+from vit_jax.models.norms import BatchNorm
 from vit_jax.parameters import HEAD_NORM, OBJECTIVE
 
 FEATURES, SQUARES = "features", "features_squared"  # Of the head's input, in an objective's values.

@@ -70,6 +70,34 @@ def test_every_form_is_counted_with_its_size_group_and_times():
     }
 
 
+# An all-gather that a TPU begins in one fusion, goes on with in another, and ends in a third; and one
+# more on another channel.
+ASYNCHRONOUS = """\
+%start (p: bf16[1,8]) -> bf16[4,8] {
+  %ag.1 = bf16[4,8]{1,0} all-gather(%p), channel_id=7, replica_groups={{0,1,2,3}}, dimensions={0}
+}
+
+%goes_on (p: bf16[1,8]) -> bf16[4,8] {
+  %ag.2 = bf16[4,8]{1,0} all-gather(%p), channel_id=7, replica_groups={{0,1,2,3}}, dimensions={0}
+}
+
+%other (p: bf16[1,8]) -> bf16[4,8] {
+  %ag.3 = bf16[4,8]{1,0} all-gather(%p), channel_id=8, replica_groups={{0,1,2,3}}, dimensions={0}
+}
+
+ENTRY %main (p: bf16[1,8]) -> bf16[4,8] {
+  %a = bf16[4,8]{1,0} fusion(%p), kind=kCustom, calls=%start
+  %b = bf16[4,8]{1,0} fusion(%p), kind=kOutput, calls=%goes_on
+  %c = bf16[4,8]{1,0} fusion(%p), kind=kCustom, calls=%goes_on
+  ROOT %d = bf16[4,8]{1,0} fusion(%p), kind=kCustom, calls=%other
+}
+"""
+
+
+def test_an_asynchronous_all_gather_counts_once():
+    assert collectives(read_program(ASYNCHRONOUS)) == {Collective("all-gather", 2 * 32, 4): 2}
+
+
 def test_a_loop_in_a_loop_multiplies():
     text = TEXT.replace(
         "to_apply=%sum\n}\n\n%condition",
@@ -115,12 +143,13 @@ def exchanged(plan, *kinds):
     return sum(e.size * times for e, times in plan.exchanges.items() if e.kind in kinds)
 
 
-def step_plan(unroll, **axes):
+def step_plan(unroll, dtype="float32", **axes):
     """A step of a model whose blocks are large enough to be split."""
     config = tiny.get_config()
     config.model.update(
         {"width": 256, "mlp_width": 512, "depth": 2, "num_heads": 2, "scan_unroll": unroll}
     )
+    config.model.update({"dtype": dtype, "remat": "dots"})
     config.mesh.update({"data": 1} | axes)
     return make_plan(config, open_topology("gpu:8"))
 
@@ -140,6 +169,15 @@ def test_fsdp_gathers_each_parameter_twice_and_reduces_its_gradient_once(unroll)
     assert plan.memory.parameters < whole / 6
     assert 0 < exchanged(plan, "all-gather") <= 2 * whole
     assert 0 < exchanged(plan, "all-reduce", "reduce-scatter") <= 1.02 * whole
+
+
+def test_a_split_bfloat16_model_gathers_kernels_twice_and_never_holds_them_all():
+    """Layer by layer; in float32 here, where the CPU has no sums in bfloat16."""
+    plan = step_plan(1, "bfloat16", fsdp=8)
+    kernels = 2 * 4 * (4 * 256 * 256 + 2 * 256 * 512)
+    assert exchanged(plan, "all-gather") == 2 * kernels
+    assert kernels < exchanged(plan, "reduce-scatter", "all-reduce") < 1.02 * kernels
+    assert not exchanged(plan, "all-to-all", "collective-permute")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -233,21 +271,24 @@ def test_fsdp_may_gather_and_reduce_once_an_update_instead_of_at_every_micro_bat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES)
-def test_a_tpu_reduces_in_float32_once(mesh):
-    """In the TPU compiler's final text, for 1 and for 8 micro-batches."""
+def test_a_tpu_reduces_in_float32(mesh):
+    """In the TPU compiler's final text; with 8 micro-batches once as with one, or each time."""
     if not importlib.util.find_spec("libtpu"):
         pytest.skip("needs libtpu")
     values = {**WIDE, "model.dtype": "bfloat16", **MESHES[mesh]}
+    once = mesh in ("data", "once")
     sizes = []
-    for micro in (1, 8):
+    for micro in (1, 8) if once else (8,):
         text = tpu_program({**values, "optimizer.accumulation_steps": micro})
         found = reductions(text)
         assert found
         assert set.union(*found.values()) <= {"f32", "s32"}
         exchanges = collectives(read_program(text)).items()
         sizes.append(sum(e.size * n for e, n in exchanges if e.kind != "all-gather"))
-        assert ("reduce-scatter" in {e.kind for e, _ in exchanges}) == (mesh != "data")
-    assert sizes[0] == sizes[1]
+        scattered = [n for e, n in exchanges if e.kind == "reduce-scatter"]
+        assert bool(scattered) == (mesh != "data")
+        assert once or not any(n % micro for n in scattered)
+    assert sizes[0] == sizes[-1]
 
 
 def tpu_program(values):

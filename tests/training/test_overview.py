@@ -68,6 +68,22 @@ def test_the_loss_and_what_is_done_to_gradients_are_described():
     ) in describe(mesh_of(1), **given)
 
 
+@pytest.mark.parametrize(
+    ("values", "axes"),
+    [
+        ({}, ""),
+        ({"optimizer.gradient_dtype": "model"}, "data and fsdp"),
+        ({"optimizer.sharpness.rho": 0.1, "optimizer.sharpness.shares": 4}, "fsdp"),
+    ],
+)
+def test_sums_in_bfloat16_are_told(values, axes):
+    mesh = mesh_of(4, data=2, fsdp=2)
+    text = describe(mesh, **{"model.dtype": "bfloat16", **values})
+    assert ("reduced in bfloat16" in text) == bool(axes)
+    assert not axes or f"gradients reduced in bfloat16 along {axes}\n" in text
+    assert "reduced in bfloat16" not in describe(mesh, **values)
+
+
 def test_sharpness_aware_training_is_described():
     assert "sharpness" not in describe(mesh_of(1))
     text = describe(

@@ -332,6 +332,20 @@ def test_maes_own_names(tmp_path, caplog):
     assert "decoder_embed.weight, mask_token skipped" in caplog.text
 
 
+def test_a_masked_autoencoder_with_its_decoder_is_its_encoder(tmp_path, caplog):
+    """`ViTMAEForPreTraining`, as facebook/vit-mae-base is: a prefix, a decoder, no head."""
+    folder = shutil.copytree(FAMILIES / "ViTMAEModel", tmp_path / "folder")
+    tensors = {f"vit.{name}": array for name, array in tensors_of("ViTMAEModel").items()}
+    tensors["decoder.mask_token"] = np.zeros((1, 1, 512), "f4")
+    tensors["decoder.decoder_embed.weight"] = np.zeros((512, 16), "f4")
+    save(folder / "model.safetensors", tensors)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["ViTMAEForPreTraining"], "mask_ratio": 0.75}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert_logits(vit_jax.load_model(folder), "ViTMAEModel")
+    assert "decoder.decoder_embed.weight, decoder.mask_token skipped" in caplog.text
+
+
 def shards(folder, tensors):
     """The tensors in two files and an index, as Hugging Face splits large models."""
     names = sorted(tensors)
@@ -379,6 +393,16 @@ def test_timms_architectures_compute_as_timm_does(name):
     """On a grid of 3×4 patches; written by `tests/campaigns/timm_names.py`."""
     expected = golden(f"timm/{name}/expected")
     model = vit_jax.load_model(GOLDEN / "timm" / name)
+    np.testing.assert_allclose(
+        logits(model, expected["images"]), expected["logits"], rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_at_another_size_as_timm_does(name):
+    """Rotary positions of the larger grid, and learned ones resized, on 5×6 patches."""
+    expected = golden(f"timm/{name}/larger")
+    model = vit_jax.load_model(GOLDEN / "timm" / name, image_size=expected["images"].shape[1:3])
     np.testing.assert_allclose(
         logits(model, expected["images"]), expected["logits"], rtol=0, atol=1e-5
     )

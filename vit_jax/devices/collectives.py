@@ -12,6 +12,7 @@ KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective
 GROUP_LISTS = re.compile(r"replica_groups=\{\{([\d,]+)\}")  # {{0,1},{2,3}}
 GROUP_SHAPE = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")  # [groups, members of each]<=[...]
 GROUP_AXES = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")  # of named mesh axes
+CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 FUSED_REDUCE_SCATTER = "all-reduce-scatter"  # A TPU's fusion of an all-reduce and a slice of it.
 
 
@@ -42,13 +43,23 @@ def collectives(program: Program) -> Counter[Collective]:
     others count once.
     """
     total: Counter[Collective] = Counter()
+    begun: set[str] = set()  # A TPU's all-gather may go on through several fusions.
     for instruction, times, computation, caller in program.executed(into_fusions=True):
         kind = instruction.operation.removesuffix("-start")
         if kind in KINDS:
             names = f"{caller.name if caller else ''} {computation}"
             kind = "reduce-scatter" if FUSED_REDUCE_SCATTER in names else kind
-            total[_collective(kind, instruction)] += times
+            channel = _channel_in_fusion(instruction, caller)
+            if kind != "all-gather" or channel not in begun:
+                total[_collective(kind, instruction)] += times
+            begun |= {channel} - {""}
     return total
+
+
+def _channel_in_fusion(instruction: Instruction, caller: Instruction | None) -> str:
+    """The channel of an exchange within a fusion; "" of one outside."""
+    found = CHANNEL.search(instruction.rest)
+    return found[1] if found and caller and caller.operation == "fusion" else ""
 
 
 def _collective(kind: str, instruction: Instruction) -> Collective:

@@ -12,7 +12,8 @@ from flax import nnx
 
 from vit_jax.errors import ConfigError
 from vit_jax.kinds import is_number, shown
-from vit_jax.models.layers import REMAT_POLICIES, BatchNorm
+from vit_jax.models.layers import REMAT_POLICIES
+from vit_jax.models.norms import BatchNorm
 
 PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
 ATTENTION_WEIGHTS, PRE_LOGITS = "attention_weights", "pre_logits"

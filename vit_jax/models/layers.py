@@ -12,15 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 
-from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE
-from vit_jax.models.dropout import PACKED, dropout
+from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE, Fused, even_length
+from vit_jax.models.dropout import HASHED, dropout
+from vit_jax.models.norms import layer_norm
 from vit_jax.models.positions import relative_logits, rotary_angles, rotate
 
-LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
-BATCH_NORM_EPSILON = 1e-6  # That of MAE's linear probe; PyTorch's default is 1e-5.
-BATCH_NORM_MOMENTUM = 0.1  # PyTorch's: the share of the last batch in the running statistics.
 DENSE_MLP, SWIGLU = "dense", "swiglu"
 
 GELU = {
@@ -81,40 +78,6 @@ def stochastic_depth(
     return jnp.where(keep, (x / (1 - rate)).astype(x.dtype) if rescaled else x, 0)
 
 
-def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """LayerNorm over the last axis, with statistics in float32; `options`: norm_epsilon, dtype."""
-    return nnx.LayerNorm(features, epsilon=options.norm_epsilon, dtype=options.dtype, rngs=rngs)
-
-
-class BatchNorm(nnx.Module):
-    """Batch normalisation of features [B, R], without scale and shift (arXiv 1502.03167).
-
-    By running statistics, in training too: an example's loss depends neither on the others of its
-    batch nor on how devices and micro-batches split it. Of frozen features, as a linear probe's, they
-    soon are what a batch's own statistics estimate.
-
-    Attributes:
-      mean, variance: [R] float32, moved by `follow` and by no gradient.
-    """
-
-    def __init__(self, features: int):
-        self.mean = nnx.BatchStat(jnp.zeros(features))
-        self.variance = nnx.BatchStat(jnp.ones(features))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Features of mean 0 and variance 1."""
-        mean, variance = jax.lax.stop_gradient((self.mean[...], self.variance[...]))
-        return (x - mean) / jnp.sqrt(variance + BATCH_NORM_EPSILON)
-
-    @staticmethod
-    def follow(statistics: dict, mean: jax.Array, mean_square: jax.Array) -> dict:
-        """The next `mean` and `variance`, from a batch's means of features and of their squares."""
-        batch = {"mean": mean, "variance": jnp.maximum(mean_square - mean**2, 0)}
-        return jax.tree.map(
-            lambda old, new: old + BATCH_NORM_MOMENTUM * (new - old), statistics, batch
-        )
-
-
 class Attention(nnx.Module):
     """Multi-head attention (equations 5 to 8 of the paper).
 
@@ -172,27 +135,38 @@ class Attention(nnx.Module):
           The values [..., Q, D], and the weights [..., H, Q, K] float32 after the softmax.
         """
         memory = x if memory is None else memory
+        (queries, keys), fused = (x.shape[-2], memory.shape[-2]), self.fused_for(key)
+        if fused and self.rotary_options is None:  # Here it is part of what is written anyway.
+            x, memory = even_length(x, -2), even_length(memory, -2)
         query, key_, value = self.query(x), self.key(memory), self.value(memory)
         if self.query_key_norm:
             query, key_ = self.query_norm(query), self.key_norm(key_)
         if self.rotary_options is not None:
             angles = rotary_angles(self.rotary_options)
             query, key_ = rotate(query, angles), rotate(key_, angles)
-        query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
-        logits = jnp.einsum(
-            "...qhd,...khd->...hqk", query, key_, preferred_element_type=jnp.float32
-        )
-        if self.relative:
-            logits = logits + relative_logits(query, self.relative_positions[...])
-        weights = jax.nn.softmax(logits)  # Where nobody looks at them, a fused kernel spares them.
-        if self.fused and not self.relative and (key is None or not self.dropout_rate):
-            y = self.fused(query, key_, value)
+        # Where a kernel is used, and nobody looks at the weights, they are not computed.
+        weights = self.weights(query[..., :queries, :, :], key_[..., :keys, :, :])
+        if fused:
+            y = fused(query, key_, value, (queries, keys))
         else:
             dropped = dropout(weights, self.dropout_rate, key, self.dropout_bits)
             y = jnp.einsum("...hqk,...khd->...qhd", dropped.astype(value.dtype), value)
         if self.out_norm:
             y = self.norm(y.reshape(*y.shape[:-2], -1)).reshape(y.shape)
-        return self.out(y), weights
+        return self.out(y)[..., :queries, :], weights
+
+    def fused_for(self, key: jax.Array | None) -> Fused | None:
+        """The kernel, unless it cannot do what is to be done; `key` as for the call."""
+        dropping = key is not None and self.dropout_rate > 0
+        return None if self.relative or dropping else self.fused
+
+    def weights(self, query: jax.Array, key: jax.Array) -> jax.Array:
+        """Queries [..., Q, H, d] and keys [..., K, H, d] -> [..., H, Q, K] float32."""
+        query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
+        logits = jnp.einsum("...qhd,...khd->...hqk", query, key, preferred_element_type=jnp.float32)
+        if self.relative:
+            logits = logits + relative_logits(query, self.relative_positions[...])
+        return jax.nn.softmax(logits)
 
 
 class MLP(nnx.Module):
@@ -209,7 +183,7 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
         *,
         dropout_rate: float = 0.0,
-        dropout_bits: int = PACKED,
+        dropout_bits: int = HASHED,
         kernel_init: Callable = xavier_uniform,
         bias_init: Callable = nearly_zero,
         inner_norm: bool = False,
@@ -248,16 +222,13 @@ class SwiGLU(MLP):
         return jax.nn.silu(self.gate(x)) * self.dense1(x)
 
 
-MADE = "made"  # The checkpoint name of what `Deferred.make` returns.
-KEEP_ALL_BUT_MADE = jax.checkpoint_policies.save_anything_except_these_names(MADE)
-
-
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["stored"], meta_fields=["make"])
 @dataclasses.dataclass(frozen=True)
 class Deferred:
     """A parameter of stacked blocks that is made layer by layer, where `scan_blocks` uses it.
 
-    So no more than one layer of it has to be there at a time. The backward pass makes it again.
+    So no more than one layer of it has to be there at a time: the backward pass makes it again, unless
+    remat is "none", which keeps it.
 
     Attributes:
       stored: what it is made of, with a leading layer axis.
@@ -273,25 +244,31 @@ def is_deferred(leaf: Any) -> bool:
     return isinstance(leaf, Deferred)
 
 
+def has_deferred(parameters: Any) -> bool:
+    """Whether any leaf of parameters is `Deferred`."""
+    return any(map(is_deferred, jax.tree.leaves(parameters, is_leaf=is_deferred)))
+
+
 def made(parameters: Any) -> Any:
     """A layer's parameters, those that are `Deferred` made."""
 
     def make(leaf: Any) -> Any:
-        return checkpoint_name(leaf.make(leaf.stored), MADE) if is_deferred(leaf) else leaf
+        return leaf.make(leaf.stored) if is_deferred(leaf) else leaf
 
     return jax.tree.map(make, parameters, is_leaf=is_deferred)
 
 
-def rematerialize(function: Callable, policy: Callable | None, **kwargs: Any) -> Callable:
-    """`function`, recomputed in the backward pass but for what the policy keeps; None keeps all."""
-    return jax.checkpoint(function, policy=policy, **kwargs) if policy else function
+def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:
+    """`function` as it is for remat "none" or "auto", else recomputed in the backward pass by its policy."""
+    if REMAT_POLICIES[remat] is None:
+        return function
+    return jax.checkpoint(function, policy=REMAT_POLICIES[remat], **kwargs)
 
 
 def call_block(block: nnx.Module, x: jax.Array, remat: str) -> Any:
     """`block(x)`, recomputed in the backward pass as `remat` says."""
     graphdef, parameters = nnx.split(block)
-    policy = REMAT_POLICIES[remat]
-    call = rematerialize(lambda parameters, x: nnx.merge(graphdef, parameters)(x), policy)
+    call = rematerialize(lambda parameters, x: nnx.merge(graphdef, parameters)(x), remat)
     return call(parameters, x)
 
 
@@ -316,9 +293,8 @@ def scan_blocks(
         layer_parameters, layer_inputs = layer
         return apply(nnx.merge(graphdef, made(layer_parameters)), x, layer_inputs)
 
-    policy = REMAT_POLICIES[options.remat]
-    if any(map(is_deferred, jax.tree.leaves(parameters, is_leaf=is_deferred))):
-        policy = policy or KEEP_ALL_BUT_MADE
-    step = rematerialize(step, policy, prevent_cse=False)  # The scan prevents it already.
     unroll = 1 if options.scan_unroll == "auto" else min(options.scan_unroll, options.depth)
+    # A loop prevents that what is made anew is kept instead; without one it has to be said.
+    anew = has_deferred(parameters) and unroll > 1
+    step = rematerialize(step, options.remat, prevent_cse=anew)
     return jax.lax.scan(step, x, (parameters, per_layer), unroll=unroll)

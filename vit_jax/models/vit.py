@@ -44,11 +44,11 @@ from vit_jax.models.layers import (
     STOCHASTIC_DEPTH_SCHEDULES,
     SWIGLU,
     drop_rates,
-    layer_norm,
     lecun_normal,
     scan_blocks,
     split,
 )
+from vit_jax.models.norms import layer_norm
 from vit_jax.models.patches import PatchEmbedding, PatchOptions, drop_patches
 from vit_jax.models.pooling import AttentionPooling
 from vit_jax.models.positions import (

@@ -148,7 +148,8 @@ class Objective:
 
         Args:
           params: the model's, with this objective's own under `objective`.
-          frozen: what `frozen` returned, and what `state` and `update` did.
+          frozen: what `frozen` returned, and what `state` and `update` did. Where arrays are split
+            over devices, those of blocks, here and in `params`, come whole only within a model's.
           batch: a micro-batch of what `prepare` returned.
           key: of dropout and the like.
 

@@ -42,7 +42,7 @@ class Study:
       finetune: the tasks on which each trained model is fine-tuned, by name: a config,
         FILE[:ARGUMENTS], and its overrides. Each one's "eval/accuracy" is a metric, too.
       overrides: of all cells; a model's and a schedule's own are stronger.
-      run: what a cell does: `runs.trained`, `runs.measured` or both.
+      run: what a cell does: `runs.trained` or `runs.trained_and_measured`.
       views: what figures show the metrics against; those that have points are drawn.
       notes: what the study shows and what it does not; stands in the report.
     """

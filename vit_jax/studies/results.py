@@ -74,9 +74,8 @@ def draw(study: Study, outcomes: Outcomes, view: View, metric: tuple[str, str]) 
             crosses = [x for cell, o in each if (x := failed_at(study, cell, o, view))]
             where = {"transform": axes.get_xaxis_transform(), "ms": 8, "mew": 2}
             axes.plot(crosses, [FAILED_AT] * len(crosses), "x", **where, **style)
-        horizontal, vertical = view.scales
-        axes.set(xscale=horizontal, yscale=vertical, xlabel=view.label, ylabel=metric[0])
-        if horizontal == "log":
+        axes.set(xscale=view.scale, xlabel=view.label, ylabel=metric[0])
+        if view.scale == "log":
             set_ticks(axes, sorted({x for line in axes.lines for x in line.get_xdata()}))
         add_legend(axes.figure)
 

@@ -22,6 +22,7 @@ from vit_jax.optimizer import OPTIMIZERS
 from vit_jax.optimizer.schedules import SCHEDULES, Schedule
 from vit_jax.training import execution
 from vit_jax.training.experiment import Experiment
+from vit_jax.training.gradients import axes_apart
 
 USUAL_MFU = 0.5  # Of a ViT in bfloat16 where nothing waits: docs/performance.md.
 NEXT_COLUMN = "\n" + " " * 10  # Goes on in the next line.
@@ -44,7 +45,7 @@ def describe_run(experiment: Experiment) -> str:
         "images": NEXT_COLUMN.join(images),
         "batch": describe_batch(config, mesh),
         "length": describe_durations(config, durations, num_examples),
-        "objective": describe_objective(config, experiment.objective),
+        "objective": describe_objective(config, experiment.objective, mesh),
         "optimizer": describe_choice(config.optimizer, OPTIMIZERS),
         "schedule": f"{describe_choice(config.schedule, SCHEDULES)}: "
         f"{describe_schedule(experiment.schedule, durations)}",
@@ -101,11 +102,15 @@ def describe_durations(config: ConfigDict, durations: Durations, num_examples: i
     return ", ".join(parts)
 
 
-def describe_objective(config: ConfigDict, objective: Objective) -> str:
+def describe_objective(config: ConfigDict, objective: Objective, mesh: Mesh) -> str:
     """The objective, and how gradients and updates are treated."""
     parts = [config.objective.name, *objective.describe()]
     if config.optimizer.grad_clip_norm:
         parts.append(f"gradients clipped at norm {config.optimizer.grad_clip_norm}")
+    left = [axis for axis in sharding.BATCH_AXES if mesh.shape[axis] > 1]
+    left = [axis for axis in left if axis not in axes_apart(config, mesh)]
+    if left and config.model.dtype == "bfloat16":
+        parts.append(f"gradients reduced in bfloat16 along {' and '.join(left)}")
     if config.ema_decay:
         warmup = "" if config.ema_warmup else " from the start"
         parts.append(f"parameters averaged by {config.ema_decay}{warmup}")

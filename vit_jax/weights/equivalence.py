@@ -16,7 +16,7 @@ import numpy as np
 from vit_jax.class_mapping import ABSENT, ClassMapping
 from vit_jax.errors import WeightsError
 from vit_jax.models.base import NO_NORM
-from vit_jax.models.layers import BATCH_NORM_EPSILON
+from vit_jax.models.norms import BATCH_NORM_EPSILON
 from vit_jax.models.positions import (
     LEARNED_1D,
     LEARNED_2D,

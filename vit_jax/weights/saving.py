@@ -35,6 +35,7 @@ class Format:
     layouts: tuple[Layout, ...]
     ending: str = ""  # of its file's name
     is_folder: bool = False  # whether it is, or may be, a folder
+    has_head_norm: bool = False  # else a norm before the head is written as a part of it
 
 
 FORMATS = {
@@ -56,13 +57,12 @@ FORMATS = {
     "huggingface": Format(huggingface.LAYOUTS, is_folder=True),
     "clip": Format((state_dict.layout(state_dict.CLIP),), ending=".safetensors"),
     "torchvision": Format((state_dict.layout(state_dict.TORCHVISION),), ending=".safetensors"),
-    "vit_jax": Format((Layout(files=native.files),), is_folder=True),
-    "stablehlo": Format((Layout(files=program.files),), ending=".stablehlo"),
+    "vit_jax": Format((Layout(files=native.files),), is_folder=True, has_head_norm=True),
+    "stablehlo": Format((Layout(files=program.files),), ending=".stablehlo", has_head_norm=True),
 }
 BY_ENDING = {  # The first of several formats that end alike.
     format.ending: name for name, format in reversed(FORMATS.items()) if format.ending
 }
-OURS = ("vit_jax", "stablehlo")  # They hold models of any options.
 # Of single files: no name for a folder.
 FILE_ENDINGS = (
     *BY_ENDING,
@@ -110,7 +110,7 @@ def save_model(
     if trunk_only:
         parameters, options = without_head(parameters, options)
         class_names = ()
-    if options.head_norm != NO_NORM and format not in OURS:
+    if options.head_norm != NO_NORM and not FORMATS[format].has_head_norm:
         head, statistics = plain_head(parameters)
         parameters = {n: array for n, array in parameters.items() if n not in statistics} | head
         options = dataclasses.replace(options, head_norm=NO_NORM)

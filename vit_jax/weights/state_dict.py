@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.model_file import ModelFile
+from vit_jax.model_file import TORCHVISION as TORCHVISION_ROUNDING
+from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
 from vit_jax.weights import metadata, tensor_file
 from vit_jax.weights.architecture import axis_length, check_heads, num_heads_of_width
@@ -35,6 +36,7 @@ from vit_jax.weights.mapping import (
     write_table,
 )
 from vit_jax.weights.resampling import BICUBIC, BICUBIC_TORCH
+from vit_jax.weights.timm_config import IMAGENET_MEAN, IMAGENET_STD
 
 CLIP_LAYER = "transformer.resblocks.{layer}"
 TORCHVISION_LAYER = "encoder.layers.encoder_layer_{layer}"
@@ -94,6 +96,7 @@ class Library:
       position_resize: its way.
       defaults: options that its files imply.
       biased_head: whether its head has a bias; ours has one, which is 0 without.
+      pixels: how its pictures are prepared, for images of 224 pixels.
       unused: tensors that inference does not use.
       values: as of a `Layout`.
     """
@@ -103,6 +106,7 @@ class Library:
     num_heads: Callable[[int], int]
     position_resize: str
     defaults: Mapping[str, Any]
+    pixels: Preprocessing
     biased_head: bool = True
     unused: re.Pattern = re.compile(r".*num_batches_tracked")
     values: Mapping[str, tuple]
@@ -120,6 +124,14 @@ CLIP = Library(
     num_heads=lambda width: width // HEAD_WIDTH or 1,
     position_resize=BICUBIC,
     defaults={"gelu": "quick", "norm_epsilon": 1e-5},  # OpenAI's; OpenCLIP's own models have erf.
+    pixels=Preprocessing(
+        mean=(0.48145466, 0.4578275, 0.40821073),
+        std=(0.26862954, 0.26130258, 0.27577711),
+        crop="center",
+        resize=224,
+        interpolation="bicubic",
+        rounding=TORCHVISION_ROUNDING,
+    ),
     biased_head=False,
     unused=re.compile(r"attnpool\..*|.*position_ids"),
     values={
@@ -135,6 +147,13 @@ TORCHVISION = Library(
     num_heads=num_heads_of_width,
     position_resize=BICUBIC_TORCH,
     defaults={"gelu": "erf"},
+    pixels=Preprocessing(
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        crop="center",
+        resize=256,
+        rounding=TORCHVISION_ROUNDING,
+    ),
     values={**PLAIN, "norm_epsilon": (1e-6,), "gelu": ("erf",)},
 )
 
@@ -165,6 +184,7 @@ def read(path: str, hints: Hints, prefix: str = "", *, library: Library) -> Weig
         ),
         hints=hints,
         defaults=library.defaults,
+        pixels=library.pixels,
     )
 
 
