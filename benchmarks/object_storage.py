@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 import fsspec
 import numpy as np
@@ -20,16 +21,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from prepared_data import make_photos
 
+from tests.data.sources import test_tfds
 from tests.object_store import BUCKET
 from vit_jax import stores
 from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset, train_loading
 from vit_jax.data.loading.pipeline import host_batches
 from vit_jax.data.sources import parquet_values
+from vit_jax.data.sources.examples import Example
 from vit_jax.prepare.__main__ import run as prepare
 
 BATCH, CROP = 128, 224
-KINDS = ("folder", "tar", "parquet")
+KINDS = ("folder", "tar", "parquet", "tfrecord")
 
 
 def write_forms(root: pathlib.Path, count: int) -> None:
@@ -42,14 +45,11 @@ def write_forms(root: pathlib.Path, count: int) -> None:
     flags = ["--shorter_side=256", "--shard_mib=16", "--num_workers=1"]
     whole = "--config.data.held_out_fraction=0"
     prepare([f"--source=folder:{root}/folder", f"--output={root}/tar", *flags, whole])
-    smaller = {}
     data = default_config().data
     data.source, data.held_out_fraction = f"tar:{root}/tar", 0.0
     config = default_config()
     config.data = data
     examples = list(open_dataset(config).examples.fetch(range(count)))
-    for example in examples:
-        smaller[example.name] = example.image
     for number, example in enumerate(examples):  # The same images in the folder.
         path = root / "folder" / "train" / str(number % 2) / f"{number}.jpg"
         path.write_bytes(example.image)
@@ -59,16 +59,32 @@ def write_forms(root: pathlib.Path, count: int) -> None:
             "label": [int(example.label) for example in examples],
         }
     )
+    write_tfrecord(root / "tfrecord", examples)
     (root / "parquet").mkdir()
     file = root / "parquet" / "train-00000-of-00001.parquet"
     pq.write_table(table, file, row_group_size=256, compression="none", use_dictionary=False)
 
 
-def rate(source: str, index: str, shuffle: str, seconds: float) -> float:
+def write_tfrecord(root: pathlib.Path, examples: list[Example]) -> None:
+    """Writes a TFDS dataset, as the tests do."""
+
+    def serialized(split: str, label_key: str) -> Iterator[bytes]:
+        for example in examples if split == "train" else examples[:1]:
+            values = {"image": example.image, label_key: int(example.label), "file_name": b"x"}
+            extra = {"label_x_position": 0, "number": 0, "objects/pixel_coords": [0.0, 0.0, 0.0]}
+            yield test_tfds.serialized_example(**values, **extra)
+
+    test_tfds.SIZES, test_tfds.examples = {"train": len(examples), "test": 1}, serialized
+    test_tfds.write_dataset(root, "tfrecord")
+
+
+def rate(kind: str, where: str, index: str, shuffle: str, seconds: float) -> float:
     """Images a second, without the first batches."""
     config = default_config()
     config.batch_size, config.model.image_size = BATCH, CROP
+    source = "tfds:tiny" if kind == "tfrecord" else f"{kind}:{where}/{kind}"
     config.data.update({"source": source, "held_out_fraction": 0.0, "shuffle": shuffle})
+    config.data.data_dir = f"{where}/tfrecord" if kind == "tfrecord" else ""
     config.data.index_dir, config.data.num_workers = index, 0
     batches = host_batches(train_loading(config, open_dataset(config)), np.arange(BATCH))
     for _ in range(6):  # Those that were asked for together, at the start.
@@ -96,7 +112,7 @@ def main() -> None:
         print("| source | order | local |", *(f"{wait} s |" for wait in flags.latency.split(",")))
         rows = {(kind, order): [] for kind in KINDS for order in ("global", "blocks")}
         for kind, order in rows:
-            rows[kind, order].append(rate(f"{kind}:{root}/{kind}", index, order, flags.seconds))
+            rows[kind, order].append(rate(kind, str(root), index, order, flags.seconds))
         for wait in flags.latency.split(","):
             command = [sys.executable, "-m", "tests.object_store", "s3", f"--latency={wait}"]
             command.append(f"--folder={root}")
@@ -111,7 +127,7 @@ def main() -> None:
                 for kind in KINDS:
                     files.put(str(root / kind), f"{BUCKET}/{kind}", recursive=True)
                 for kind, order in rows:
-                    found = rate(f"{kind}:s3://{BUCKET}/{kind}", index, order, flags.seconds)
+                    found = rate(kind, f"s3://{BUCKET}", index, order, flags.seconds)
                     rows[kind, order].append(found)
                     print(wait, kind, order, round(found), flush=True)
                 server.stdin.close()
