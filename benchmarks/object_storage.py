@@ -122,6 +122,7 @@ def main() -> None:
                 options = {"endpoint_url": endpoint, "key": "key", "secret": "secret"}
                 fsspec.config.conf["s3"] = options
                 stores._shared_filesystem.cache_clear()
+                fsspec.get_filesystem_class("s3").clear_instance_cache()
                 files = fsspec.filesystem("s3")
                 files.mkdir(BUCKET)
                 for kind in KINDS:

@@ -104,6 +104,7 @@ class ColumnInMemory:
     def __init__(self, paths: tuple[str, ...], column: str):
         self._paths, self._column = paths, column
         self._values = [read_column(path, column).cast(pa.large_binary()) for path in paths]
+        pa.default_memory_pool().release_unused()  # Reading takes three times as much.
         self._files = _Files(paths, list(map(len, self._values)))
 
     def locate(self, index: int) -> tuple[str, int]:
