@@ -392,8 +392,8 @@ def test_other_errors_of_the_system_stay_what_they_are():
     [
         (False, 0, 12, 1, 12),
         (False, 0, 12, 4, 3),
-        (True, 0, 1, 1, 16),
-        (True, 0, 12, 4, 24),
+        (True, 0, 1, 1, 8),
+        (True, 0, 12, 4, 12),
         (True, 3, 12, 4, 3),
     ],
 )
