@@ -1,63 +1,59 @@
 """What images without labels, and a teacher, are worth: the table of docs/objectives.md.
 
-    PYTHONPATH=. python benchmarks/few_labels.py DIR [--labels=100,1000] [--seeds=3] [--only=PATTERN]
+    PYTHONPATH=. python benchmarks/few_labels.py DIR [--labels=100,1000] [--seeds=3] [--only=ROWS]
 
-Makes the runs of configs/few_labels.py under DIR, each in a process of its own, and prints the table of
-those that are finished. Stopped at any time, the same command goes on: finished runs are not made
-again. `--steps` shortens every run, to try the command out.
+Makes the runs of configs/few_labels.py under DIR, one after another, and prints the table. Stopped at
+any time, the same command goes on: finished runs are not made again. `--steps` shortens every run, to
+try the command out.
 """
 
 import argparse
-import fnmatch
 import json
 import pathlib
 import statistics
-import subprocess
 import sys
 
 from configs.few_labels import OBJECTIVES
+from vit_jax import main
 
 SCRATCH, DISTILLATION, TEACHER = "scratch", "distillation", "teacher"
-ROWS = (SCRATCH, *OBJECTIVES, DISTILLATION)
+ROWS = (SCRATCH, "masked_patches", "masked_autoencoder", DISTILLATION)
 
 
 def train(workdir: pathlib.Path, arguments: str, *overrides: str) -> None:
-    """Makes one run, or goes on with it."""
-    command = [sys.executable, "-m", "vit_jax.main", f"--config=configs/few_labels.py:{arguments}"]
-    command += [f"--workdir={workdir}", *(f"--config.{override}" for override in overrides)]
-    print(f"{workdir.name}: {' '.join(command[1:])}", file=sys.stderr, flush=True)
-    subprocess.run(command, check=True)
+    """Makes one run, or goes on with it; one that is finished is left alone."""
+    if measured(workdir):
+        return
+    flags = [f"--config=configs/few_labels.py:{arguments}", f"--workdir={workdir}"]
+    flags += [f"--config.{override}" for override in overrides]
+    if code := main.main(flags):
+        sys.exit(code)  # It has said why: a signal, or an error.
 
 
-def accuracy(workdir: pathlib.Path) -> float | None:
-    """The last record's on the test images; None of a run that is not finished."""
-    file = workdir / "metrics.jsonl"  # These runs measure at their end alone.
-    lines = file.read_text().splitlines() if file.exists() else []
-    found = [json.loads(line).get("eval/accuracy") for line in lines if "eval/accuracy" in line]
-    return found[-1] if found else None
+def measured(workdir: pathlib.Path) -> dict[str, float]:
+    """The numbers of a finished run on the test images; these runs measure at their end alone."""
+    file = workdir / "metrics.jsonl"
+    records = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
+    return next((record for record in records if "eval/loss" in record), {})
 
 
-def beginnings(directory: pathlib.Path, rows: list[str], steps: tuple[str, ...]) -> None:
+def beginnings(directory: pathlib.Path, rows: list[str], overrides: list[str]) -> None:
     """What the runs with few labels start from: pre-trained models, and the teacher."""
     for row in rows:
         if row in OBJECTIVES:
-            train(directory / row, row, *steps)
-    if DISTILLATION in rows and accuracy(directory / TEACHER) is None:
-        train(directory / TEACHER, TEACHER, *steps)
+            train(directory / row, row, *overrides)
+    if DISTILLATION in rows:
+        train(directory / TEACHER, TEACHER, *overrides)
 
 
-def cell(directory: pathlib.Path, row: str, labels: int, seed: int, steps: tuple[str, ...]) -> None:
+def cell(directory: pathlib.Path, row: str, labels: int, seed: int, overrides: list[str]) -> None:
     """One run with few labels."""
-    workdir = workdir_of(directory, row, labels, seed)
-    if accuracy(workdir) is not None:
-        return
-    run, overrides = row, list(steps)
+    run = row
     if row in OBJECTIVES:
-        run = "finetune"
-        overrides.append(f"init={directory / row}")
+        run, overrides = "finetune", [*overrides, f"init={directory / row}"]
     if row == DISTILLATION:
-        overrides.append(f"init_teacher={directory / TEACHER}")
-    train(workdir, f"{run},{labels},{seed}", *overrides)
+        overrides = [*overrides, f"init_teacher={directory / TEACHER}"]
+    train(workdir_of(directory, row, labels, seed), f"{run},{labels},{seed}", *overrides)
 
 
 def workdir_of(directory: pathlib.Path, row: str, labels: int, seed: int) -> pathlib.Path:
@@ -72,8 +68,8 @@ def table(directory: pathlib.Path, rows: list[str], labels: list[int], seeds: in
     for row in rows:
         cells = []
         for count in labels:
-            found = [accuracy(workdir_of(directory, row, count, seed)) for seed in range(seeds)]
-            done = [100 * value for value in found if value is not None]
+            runs = [measured(workdir_of(directory, row, count, seed)) for seed in range(seeds)]
+            done = [100 * run["eval/accuracy"] for run in runs if run]
             spread = f" ± {statistics.stdev(done):.1f}" if len(done) > 1 else ""
             missing = f" ({len(done)} of {seeds})" if len(done) < seeds else ""
             cells.append(f"{statistics.mean(done):.1f}{spread}{missing}" if done else "")
@@ -81,26 +77,26 @@ def table(directory: pathlib.Path, rows: list[str], labels: list[int], seeds: in
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Makes the runs that are missing, and prints the table."""
+def parse_flags() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=pathlib.Path, metavar="DIR")
     parser.add_argument("--labels", default="100,1000", help="numbers of labelled images")
     parser.add_argument("--seeds", type=int, default=3, help="parts of the training set")
-    parser.add_argument("--only", default="*", help=f"of {', '.join(ROWS)}: such as 'masked*'")
+    parser.add_argument("--only", default=",".join(ROWS), help="rows; self_distillation too")
     parser.add_argument("--steps", type=int, help="of every run; a directory has one value")
-    flags = parser.parse_args()
-    rows = [row for row in ROWS if fnmatch.fnmatch(row, flags.only)]
-    labels = [int(text) for text in flags.labels.split(",")]
-    shorter = ("total_steps={0}", "warmup_epochs=0.0", "warmup_steps=0")
-    steps = tuple(text.format(flags.steps) for text in shorter) if flags.steps else ()
-    beginnings(flags.directory, rows, steps)
-    for seed in range(flags.seeds):  # A whole table of one seed comes first.
-        for row in rows:
-            for count in labels:
-                cell(flags.directory, row, count, seed, steps)
-    print(table(flags.directory, rows, labels, flags.seeds))
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    flags = parse_flags()
+    rows = flags.only.split(",")
+    labels = [int(text) for text in flags.labels.split(",")]
+    shorter = [f"total_steps={flags.steps}", "warmup_epochs=0.0", "warmup_steps=0"]
+    overrides = shorter if flags.steps else []
+    beginnings(flags.directory, rows, overrides)
+    for seed in range(flags.seeds):  # A whole table of one seed comes first.
+        for row in rows:
+            for count in labels:
+                cell(flags.directory, row, count, seed, overrides)
+    print(table(flags.directory, rows, labels, flags.seeds))

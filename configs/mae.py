@@ -12,8 +12,9 @@ Expected on ImageNet at 224 px, B/16, L/16, H/14: finetune 83.6, 85.9, 86.9 %; p
 
 Values of the first stage are the paper's Table 8, at 1,600 epochs; those of finetune the commands in
 the authors' FINETUNE.md (github.com/facebookresearch/mae), which differ by model from Table 9; those
-of probe Table 10. The paper's probe has a batch norm without parameters before the head, which
-this package's models have not: expect another accuracy, and try other learning rates.
+of probe Table 10, with the batch norm without parameters of appendix A.1 before the head
+(`model.head_norm`): by running statistics, which of a frozen encoder's features are a batch's but for
+noise.
 """
 
 from typing import NamedTuple
@@ -107,6 +108,7 @@ def probe(model: str) -> ConfigDict:
     config.data.train_crop = "random_resized"
 
     config.model.positions = "sincos_2d"
+    config.model.head_norm = "batch"
     config.model.kernel_std = 0.01  # Of the head alone: all else is in the weights.
     config.optimizer.freeze = "^(?!head/)"
     config.optimizer.name = "lars"

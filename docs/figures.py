@@ -1,5 +1,6 @@
 """Makes the pictures in docs/images from the model of `make demo`: `make figures`.
 
+The figure of the study in docs/studies.md is drawn where it has been run, in runs/study.
 Screenshots of the reports need Chromium (`apt install chromium`); without it they stay as they are.
 """
 
@@ -14,10 +15,11 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from vit_jax import analyze, report
+from vit_jax import analyze, report, study
 
 IMAGES = pathlib.Path(__file__).parent / "images"
 MODEL, PICTURES = "runs/digits", "runs/pictures"
+STUDY, STUDY_DIRECTORY = "fashion_mnist", pathlib.Path("runs/study")
 FIRST_TEST_IMAGE = 1437
 SHOWN = ("rollout", "distance", "positions", "tsne")
 WIDTHS = (390, 1280)  # Of a phone and of a desk, in pixels.
@@ -70,6 +72,9 @@ def main() -> None:
             write_small(folder / "inside" / f"{figure}.png", IMAGES / f"{figure}.png")
         take_screenshots(folder / "inside" / "report.html", "analyze", folder)
         take_screenshots(folder / "report.html", "report", folder)
+        if STUDY_DIRECTORY.is_dir():
+            study.run([STUDY, f"--workdir={STUDY_DIRECTORY}", "--draw"])
+            write_small(STUDY_DIRECTORY / "size.png", IMAGES / "study.png")
 
 
 if __name__ == "__main__":

@@ -227,6 +227,7 @@ h14,*,finetune  {FLAGS}  README_revenge.md:2015
 *,pretrain  objective.*  not of this objective
 *,pretrain  model.positions  models_mae.py: pos_embed, fixed
 *,probe  model.positions  models_mae.py: pos_embed, frozen
+*,probe  model.head_norm  main_linprobe.py: BatchNorm1d without affine, eps 1e-6
 *,probe  model.kernel_std  main_linprobe.py: trunc_normal_ of 0.01
 *  model.gelu  timm 0.3.2, nn.GELU
 *  model.image_size  main_*.py: 224

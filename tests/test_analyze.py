@@ -11,9 +11,11 @@ from PIL import Image
 import vit_jax
 from tests.published import random_model
 from tests.runs import GOLDEN
-from vit_jax import analyze
+from tests.workdirs import write_workdir
+from vit_jax import analysis, analyze
 from vit_jax.analysis import attention_distance, attention_rollout, gallery
 from vit_jax.analysis.subject import FOLDER, PREDICTION, Subject
+from vit_jax.command_line import parse_options
 from vit_jax.errors import ConfigError
 from vit_jax.predict import load_images
 
@@ -184,3 +186,36 @@ def test_files_of_other_libraries(path, options, pictures, tmp_path):
     found = np.load(tmp_path / "distance.npz")["distance"]
     assert found.shape == (model.options.depth, model.options.num_heads)
     assert (found > 0).all()
+
+
+FORMATS = {"npz": ("npz", True), "timm": ("safetensors", True), "huggingface": ("", False)}
+
+
+@pytest.fixture(scope="module")
+def one_model(tmp_path_factory):
+    """The same model as a workdir and in each format: its path and the options to load it."""
+    folder = tmp_path_factory.mktemp("formats")
+    write_workdir(folder / "run", accuracies=(0.5,), ema=False)
+    model = vit_jax.load_model(folder / "run")
+    erf = vit_jax.load_model(folder / "run", gelu="erf")  # As the two other libraries have it.
+    paths = {"workdir": (folder / "run", ["gelu=erf"])}
+    for name, (ending, asks) in FORMATS.items():
+        path = folder / f"model_{name}{'.' * bool(ending)}{ending}"
+        vit_jax.save_model(model if name == "npz" else erf, path, format=name)
+        paths[name] = path, ["num_heads=2"] * asks + ["gelu=erf"] * (name == "npz")
+    return paths
+
+
+@pytest.mark.parametrize("name", ["workdir", *FORMATS])
+def test_one_model_of_each_format_has_the_same_figures(name, one_model, pictures, tmp_path):
+    first, given = one_model["workdir"]
+    expected = vit_jax.load_model(first, **parse_options(given))
+    images = load_images(expected, sorted(pictures.rglob("*.png")))
+    path, options = one_model[name]
+    model = vit_jax.load_model(path, **parse_options(options))
+    for figure in (attention_distance, attention_rollout):
+        np.testing.assert_allclose(figure(model, images), figure(expected, images), atol=1e-5)
+    for figure in (analysis.position_similarity, analysis.embedding_filters):
+        np.testing.assert_allclose(figure(model), figure(expected), atol=1e-5)
+    flags = [f"--images={pictures}", f"--output={tmp_path}", "--figures=rollout"]
+    assert analyze.run([str(path), *flags, *(f"--option={each}" for each in options)]) == 0

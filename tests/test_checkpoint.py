@@ -200,8 +200,10 @@ def test_checkpoints_that_are_not_there_are_named_with_those_that_are(opened):
         checkpoints.step_of(4)
     with pytest.raises(CheckpointError, match=r"no checkpoint 'best'"):
         checkpoints.step_of("best")  # None was evaluated.
-    with pytest.raises(CheckpointError, match="no checkpoint 'newest'"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'newest'"):
         checkpoints.step_of("newest")
+    with pytest.raises(CheckpointError, match=r"no checkpoint '99[^;]{0,200}; it has: 3, 5"):
+        checkpoints.step_of("9" * 5000)  # More digits than Python reads.
 
 
 def test_a_step_is_saved_once(opened, tmp_path):

@@ -1,5 +1,6 @@
 """Damage of any file of a checkpoint is found before anything is made of it."""
 
+import json
 import logging
 import re
 import resource
@@ -7,9 +8,11 @@ import shutil
 import sys
 
 import pytest
+from etils import epath
 
 from tests.runs import LIMIT_SECONDS, start
 from tests.states import abstract, assert_equal, make_state
+from vit_jax import digests
 from vit_jax.checkpoint import Checkpoints, restore_params
 from vit_jax.errors import CheckpointError
 
@@ -154,6 +157,22 @@ def test_a_save_that_finds_no_room_is_one_message_and_leaves_the_last(saved):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert_equal(resume(saved), make_state(2, ema=True))
+
+
+def test_what_other_processes_are_writing_just_now_has_no_digest(tmp_path):
+    """It is gone a moment later: a checkpoint would be damaged that is whole."""
+    directory = epath.Path(tmp_path)
+    folder = directory / "1"
+    (folder / "params").mkdir(parents=True)
+    for name in ("format", "params/.zarray", ".0f3a.tmp"):
+        (folder / name).write_text(name)
+    digests.write(folder, 0)
+    found = json.loads((folder / "digests.process_0.json").read_text())
+    assert sorted(found) == ["format", "params/.zarray"]
+    found[".0f3a.tmp"] = "0"  # As earlier versions may have written.
+    (folder / "digests.process_0.json").write_text(json.dumps(found))
+    (folder / ".0f3a.tmp").unlink()
+    assert digests.check(directory, 1)
 
 
 FULL = """

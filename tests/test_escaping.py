@@ -24,7 +24,9 @@ def test_json_stays_what_it_was():
     assert json.loads(printable(json.dumps(HOSTILE, ensure_ascii=False))) == HOSTILE
 
 
-@pytest.mark.parametrize("text", ["=1+2", "+1", "-1", "@SUM(A1)", " =1", "\t=1", "\r=1"])
+@pytest.mark.parametrize(
+    "text", ["=1+2", "+1", "-1", "@SUM(A1)", " =1", "\t=1", "\r=1", "＝1", "\ufeff=1", "\u200b@A"]
+)
 def test_no_cell_is_a_formula(text):
     file = io.StringIO()
     csv.writer(file).writerow(csv_row([text, -1.5, "a=b", None]))

@@ -345,6 +345,9 @@ def test_keys_of_the_data_are_set_as_in_training(tmp_path):
         (("MODEL", "DATA", "--split=tset"), "has no split 'tset'"),
         (("MODEL", "DATA", "--split=val[:x]"), "cannot read 'val[:x]'"),
         (("MODEL", "DATA", "--batch_size=0"), "'0' is not a whole number of at least 1"),
+        (("MODEL", "DATA", f"--batch_size={10**30}"), "at most 1,000,000,000,000"),
+        (("MODEL", "DATA", f"--batch_size={'9' * 5000}"), "is not a whole number of at least 1"),
+        (("MODEL", "DATA", "--resize=20000"), "at least 1 and at most 16,384"),
         (("MODEL", "DATA", "--loss=mse"), "invalid choice: 'mse'"),
         (("MODEL", "DATA", "--config.data.held_out_fraction=x"), "held_out_fraction=x: expected a"),
         (

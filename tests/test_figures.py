@@ -76,3 +76,31 @@ def test_the_style_is_no_one_else_s():
     before = dict(matplotlib.rcParams)
     figures.plot(lambda axes: axes.plot([0, 1]))
     assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize("label", ["short", "hybrid: R50x1+L/16, 14 epochs", "w" * 60])
+def test_a_legend_has_as_many_columns_as_its_labels_leave_room_for(label):
+    with figures.painted(lambda axes: None, figures.SIZE) as figure:
+        for number in range(8):
+            figure.axes[0].plot([0, 1], [0, number], label=f"{label} {number}")
+        figures.add_legend(figure)
+        figure.canvas.draw()
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+        assert box.y1 <= figure.axes[0].get_tightbbox().y0
+        if len(label) < 60:  # No number of columns would do.
+            assert box.x0 >= 0
+            assert box.x1 <= figure.bbox.x1
+
+
+def test_the_bar_of_colours_is_as_high_as_the_matrix():
+    def paint(axes):
+        figures.paint_matrix(axes, np.eye(3), "row", "column", "unit")
+
+    with figures.painted(paint, figures.SIZE) as figure:
+        figure.canvas.draw()
+        axes = figure.axes[0]
+        (bar,) = axes.child_axes
+        heights = [box.get_window_extent().height for box in (axes, bar)]
+        assert heights[0] == pytest.approx(heights[1])
+        assert bar.get_tightbbox().x1 <= figure.bbox.x1

@@ -16,6 +16,7 @@ from tests import tiny
 from tests.published import logits, random_model
 from tests.runs import read_metrics
 from vit_jax import evaluate, export, predict, train
+from vit_jax.data.images.transforms import eval_transform
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
 
@@ -52,6 +53,32 @@ def expected_pixels(path, wanted, size=SIZE):
     top, left = (height - size) // 2, (width - size) // 2
     pixels = array[top : top + size, left : left + size] / 255
     return (pixels - wanted.mean) / wanted.std
+
+
+@pytest.mark.parametrize(
+    ("rounding", "whole", "corner"),
+    [  # A picture of 37×50, its smaller side 22: 29.73 pixels and offsets 3 and 6.86 or 6.5.
+        ("nearest", (22, 30), (3, 7)),
+        ("torchvision", (22, 29), (3, 6)),  # 6.5 is rounded to an even number.
+        ("huggingface", (22, 29), (3, 6)),
+    ],
+)
+def test_sides_and_centres_are_rounded_as_the_files_library_does(rounding, whole, corner):
+    pixels = np.random.default_rng(0).integers(0, 256, (37, 50, 3), np.uint8)
+    how = dataclasses.replace(OWN, resize=22, antialias=True, rounding=rounding)
+    height, width = whole
+    resized = np.asarray(Image.fromarray(pixels).resize((width, height), PILLOW["bicubic"]))
+    (top, left), found = corner, eval_transform(how, (SIZE, SIZE), 3)(pixels)
+    np.testing.assert_array_equal(found, resized[top : top + SIZE, left : left + SIZE])
+
+
+def test_torchvision_begins_the_centre_at_the_nearest_pixel():
+    """Of 19 pixels 16 begin at 1.5: at 2 there, at 1 in Hugging Face's processors."""
+    pixels = np.random.default_rng(0).integers(0, 256, (19, 19, 3), np.uint8)
+    for rounding, start in (("torchvision", 2), ("huggingface", 1), ("nearest", 1)):
+        how = dataclasses.replace(OWN, resize=19, rounding=rounding)
+        found = eval_transform(how, (SIZE, SIZE), 3)(pixels)
+        np.testing.assert_array_equal(found, pixels[start : start + SIZE, start : start + SIZE])
 
 
 def expected_logits(model, paths, wanted):

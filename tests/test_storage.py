@@ -2,6 +2,7 @@ import asyncio
 import json
 import os
 import pathlib
+import resource
 import socket
 import threading
 import uuid
@@ -207,6 +208,18 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(storage.os, "replace", replace)
     with pytest.raises(OSError, match="full"):
         storage.write(str(tmp_path / "file"), b"content")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path):
+    """A limit on the size of files stands for it: writing an open file names none."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"'.*/file'$"):
+            storage.write(tmp_path / "file", bytes(1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -29,10 +29,11 @@ LEVELS = (
     "reports",
     "training",
     "train",
+    "benchmark",
     "studies",
     "command_line",
     # The commands.
-    "analyze benchmark compare deduplicate embed evaluate export main plan predict prepare report study suite sweep verify",
+    "analyze compare deduplicate embed evaluate export main plan predict prepare report study suite sweep verify",
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 COMMANDS = len(LEVELS) - 1

@@ -24,7 +24,7 @@ STANDARD = ("3.11:lowest", "3.12:lock", "3.13:newest")
 SUBSET = (
     *("tests/test_structure.py", "tests/test_config.py", "tests/test_checkpoint.py"),
     *("tests/test_resume.py", "tests/training/test_step.py", "tests/data/sources"),
-    *("tests/weights/test_native.py", "tests/weights/test_npz.py", "tests/weights/test_timm.py"),
+    *("tests/weights/test_native.py", "tests/weights/test_npz.py"),
 )
 DEMO = ("-m", "vit_jax.main", "--config=configs/digits.py", "--config.total_steps=20")
 VERSIONS = """

@@ -167,9 +167,7 @@ def run(arguments: Sequence[str]) -> int:
         sections.append(Section("Left out", why, table=[("figure", "reason"), *left_out]))
     path, count = storage.join(flags.output, REPORT), len(subject.pictures)
     size = "×".join(map(str, model.options.image_size))
-    summary = (
-        f"{model.name} at {size} pixels; {count} pictures of {', '.join(flags.images) or '–'}."
-    )
+    summary = f"{model.name} at {size} pixels; {count} picture{'s' * (count != 1)} of {', '.join(flags.images) or '–'}."
     storage.write(path, render(f"Inside {flags.model}", summary, sections))
     logger.info("%s has all of them.", path)
     return SOME_UNREADABLE if unreadable else DONE

@@ -174,8 +174,8 @@ def check_same(first: ImageClassifier, other: ImageClassifier, what: str) -> Non
         if a != b:
             raise ConfigError(
                 f"{what} has another {name} than the first: models that are averaged see the same "
-                "images and have the same classes, in the same order; --option=image_size "
-                "sets a size for all."
+                "images and know the same classes, in the same order; --option=image_size sets a size "
+                "for all."
             )
 
 

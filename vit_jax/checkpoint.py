@@ -24,6 +24,7 @@ from vit_jax import digests
 from vit_jax.checkpoint_errors import check_path, readable, without_warnings, written
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
+from vit_jax.kinds import shortened
 from vit_jax.nested import check_same, from_nested, to_nested
 
 logger = logging.getLogger(__name__)
@@ -129,12 +130,13 @@ class Checkpoints:
         """The step of "latest", "best" or a given step; raises CheckpointError if it is not there."""
         steps = self._manager.all_steps()
         wanted = {"latest": self._manager.latest_step, "best": self._best_step}
-        if str(checkpoint).isdecimal():  # as text, from a command line
-            checkpoint = int(checkpoint)
-        step = checkpoint if isinstance(checkpoint, int) else wanted.get(checkpoint, lambda: None)()
-        if step is None or step not in steps:
+        named = {str(step): step for step in steps}  # From a command line a step is text.
+        step = wanted[checkpoint]() if checkpoint in wanted else named.get(str(checkpoint))
+        if step is None:
+            asked = shortened(str(checkpoint))
+            asked = asked if asked.isdecimal() else repr(asked)
             raise CheckpointError(
-                f"{self._directory} has no checkpoint {checkpoint!r}; "
+                f"{self._directory} has no checkpoint {asked}; "
                 f"it has: {', '.join(map(str, steps)) or 'none'}."
             )
         return step

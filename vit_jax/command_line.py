@@ -22,12 +22,14 @@ from vit_jax.console import python_command, setup_logging
 from vit_jax.data.images.limits import MAX_IMAGE_GIB
 from vit_jax.devices import distributed
 from vit_jax.errors import CommandError, ConfigError, UserError, WeightsError
+from vit_jax.kinds import MOST
 from vit_jax.models.base import ImageClassifier
 from vit_jax.weights.formats import is_workdir
 from vit_jax.weights.loading import load_model
 
 DONE, SOME_UNREADABLE, USER_ERROR, INTERRUPTED = 0, 1, UserError.exit_code, 130
 FAILED = CommandError.exit_code
+LONGEST_SIDE = 1 << 14  # Of a square, three quarters of a gigabyte.
 STDOUT = 1  # Its file descriptor.
 OVERRIDE = "--config."
 RESERVED = (
@@ -117,15 +119,21 @@ def discard_output() -> bool:
     return gone
 
 
-def at_least_one(text: str) -> int:
+def at_least_one(text: str, most: int = MOST) -> int:
     """The type of a flag that counts something."""
     try:
         number = int(text)
     except ValueError:
         number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    if not 1 <= number <= most:
+        limit = "" if number < 1 else f" and at most {most:,}"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1{limit}")
     return number
+
+
+def pixels(text: str) -> int:
+    """The type of a flag that is the length of a picture's side."""
+    return at_least_one(text, LONGEST_SIDE)
 
 
 def positive(text: str) -> float:
@@ -192,7 +200,7 @@ def add_averaging_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("at test time (docs/evaluation.md)")
     group.add_argument(
         "--resize",
-        type=at_least_one,
+        type=pixels,
         help="of the smaller side, before the middle of the model's size is cut out",
     )
     group.add_argument(
@@ -242,13 +250,13 @@ def connect(flags: argparse.Namespace) -> None:
 def load_classifier(
     path: str, flags: argparse.Namespace, step: int | None = None, *, ema: bool = False
 ) -> ImageClassifier:
-    """As `load_by_flags`, for a model that classifies.
+    """As `load_by_flags`, for a classifier.
 
     Raises WeightsError if it has no head.
     """
     model = load_by_flags(path, flags, step, ema=ema)
     if not model.options.num_classes:
-        raise WeightsError(f"{path} has no head, so it does not classify: fine-tune it.")
+        raise WeightsError(f"{path} has no head, so it is no classifier: fine-tune it.")
     if not np.any(model.head.kernel[...]):
         logger.warning("The head of %s is all zeros: nothing has been trained with it.", path)
     return model

@@ -112,6 +112,7 @@ class Data:
     bit_depth: whole(8, 16) = 16  # Of the values in files with 16 bits of grey: 12, say.
     value_range: Range = ()  # Of the values in files: (black, white); (): as their type says.
     dtype: one_of(*PIXEL_DTYPES) = "uint8"  # Of pixels on their way to the model; float32 is exact.
+    decode: one_of("exact", "fast") = "exact"  # fast: training JPEGs, less exact; performance.md.
     max_image_gib: Positive = MAX_IMAGE_GIB  # Of one decoded image: a larger one is refused unread.
     num_threads: Few = 0  # Decoding threads; 0: chosen from the number of cores.
     num_workers: whole(

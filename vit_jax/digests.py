@@ -21,6 +21,9 @@ from vit_jax.storage import write_json
 
 CHUNK_BYTES = 1 << 24
 PREFIX = "digests.process_"
+HIDDEN = (
+    "."  # In a checkpoint's own folder: other processes' digests, while they are being written.
+)
 WRITER = re.compile(r"(?:^|[/.])process_(\d+)(?:/|$)")  # params/ocdbt.process_1/d/...
 
 logger = logging.getLogger(__name__)
@@ -148,7 +151,7 @@ def _read(folder: epath.Path) -> dict[str, str]:
             if not isinstance(content, dict) or not content:
                 raise ValueError(f"{path.name} holds none")
             digests |= content
-    return digests
+    return {name: value for name, value in digests.items() if not name.startswith(HIDDEN)}
 
 
 def _find_damage(
@@ -177,5 +180,5 @@ def _names(folder: epath.Path, prefix: str = "") -> Iterator[str]:
         name = f"{prefix}{path.name}"
         if path.is_dir():
             yield from _names(folder, f"{name}/")
-        elif not name.startswith(PREFIX):
+        elif not name.startswith((PREFIX, HIDDEN)):
             yield name

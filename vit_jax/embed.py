@@ -253,7 +253,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         "--batch_size", type=at_least_one, help=f"over all devices; default: {BATCH_SIZE} on each"
     )
     flags = parser.parse_args(arguments)
-    if os.path.splitext(flags.output)[1] not in WRITERS:
+    if os.path.splitext(flags.output)[1].lower() not in WRITERS:
         raise ConfigError(
             f"--output={flags.output}: name a file that ends in {' or '.join(WRITERS)}."
         )
@@ -298,7 +298,7 @@ def run(arguments: Sequence[str]) -> int:
     for part in embedder.parts(paths[done * part_rows :], part_rows):
         write_part(folder, count, part)
         count += 1
-    writer = WRITERS[os.path.splitext(flags.output)[1]]
+    writer = WRITERS[os.path.splitext(flags.output)[1].lower()]
     writer(flags.output, read_parts(folder, count), paths, embedder.shape, flags.dtype)
     unreadable = sum(np.count_nonzero(part.errors != "") for part in read_parts(folder, count))
     shutil.rmtree(folder)

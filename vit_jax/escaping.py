@@ -15,7 +15,8 @@ _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _LONG_WORD = re.compile(r"\S{2000,}")
 _LONG_LINE = re.compile(r".{50000,}")
 _SHOWN = 200  # Characters of these.
-_FORMULA = ("=", "+", "-", "@")
+# To spreadsheets that skip what is not seen, and take full-width signs for signs.
+_FORMULA = re.compile(r"[\s\u200b-\u200f\u2060\ufeff]*[=+\-@＝＋－＠]")
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -46,4 +47,4 @@ def csv_row(cells: Iterable[Any]) -> list[Any]:
 
 def _csv_text(text: str) -> str:
     shown = printable(text)
-    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
+    return f"'{shown}" if _FORMULA.match(shown) else shown

@@ -37,6 +37,8 @@ PALETTE = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LEGEND_COLUMNS = 3
+LEGEND_CHARACTERS = 13  # That an inch of it holds; a mark takes as much as `LEGEND_MARK` of them.
+LEGEND_MARK = 7
 MARKED = 20  # Points of a curve, up to which each has a mark.
 STYLE = {
     "font.size": 11,
@@ -104,17 +106,22 @@ def painted(paint: Paint, size: Size) -> Iterator[Figure]:
 
 
 def add_legend(figure: Figure) -> None:
-    """A legend of each label in a figure, below its axes, where it covers no data."""
+    """A legend of each label in a figure, below its axes, where it covers no data.
+
+    It has as many columns as the longest label leaves room for.
+    """
     found = {
         label: handle
         for axes in figure.axes
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
+    width = max(map(len, found), default=0) + LEGEND_MARK
+    columns = int(LEGEND_CHARACTERS * figure.get_figwidth() / width)
     figure.legend(
         found.values(),
         found.keys(),
         loc="outside lower center",
-        ncols=LEGEND_COLUMNS,
+        ncols=min(max(columns, 1), LEGEND_COLUMNS),
         fontsize="small",
     )
 
@@ -125,7 +132,8 @@ def paint_matrix(
     """Draws a matrix as colours, with a bar that says what they are; `options` are `imshow`'s."""
     axes.grid(False)
     image = axes.imshow(matrix, interpolation="nearest", **options)
-    axes.figure.colorbar(image, label=unit)
+    beside = axes.inset_axes((1.04, 0, 0.05, 1))  # As high as the matrix.
+    axes.figure.colorbar(image, cax=beside, label=unit)
     axes.set(xlabel=column_label, ylabel=row_label)
 
 

@@ -150,7 +150,7 @@ def summary(results: dict[str, float], workdir: str) -> str:
 
 
 def has_head(workdir: str) -> bool:
-    """Whether a run's model predicts classes or values; true where its file is missing."""
+    """Whether a run's model has a head, for classes or values; true where its file is missing."""
     if not storage.exists(storage.join(workdir, FILE_NAME)):
         return True
     return bool(read_model_file(workdir).options["num_classes"])

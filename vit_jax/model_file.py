@@ -14,6 +14,7 @@ FORMAT_VERSION = 1
 FILE_NAME = "model.json"
 DEFAULT_LOSS = "softmax"
 KEYS = frozenset(("format_version", "model", "preprocessing", "class_names", "loss"))
+NEAREST, TORCHVISION, HUGGINGFACE = ROUNDINGS = ("nearest", "torchvision", "huggingface")
 CROPS = ("resize", "center")
 AREA = "area"  # Each pixel is the mean over what it covers; `antialias` says nothing then.
 INTERPOLATIONS = ("bilinear", "bicubic", AREA)
@@ -42,8 +43,9 @@ class Preprocessing:
     side to `resize` pixels and then crops the centre. Pixels in [0, 1] become (x − mean) / std,
     channel by channel; one value stands for all channels. Of files with 16 bits of grey the value
     2**`bit_depth` - 1 is white; or of any file the values in `value_range`, (black, white), are
-    mapped to pixels. `dtype` is that of pixels: uint8 rounds and cuts them. Raises ConfigError for
-    values that cannot be used.
+    mapped to pixels. `dtype` is that of pixels: uint8 rounds and cuts them. `rounding` is the way in
+    which the longer side and the centre's offset become integers: this package's, torchvision's (so
+    timm's) or Hugging Face's. Raises ConfigError for values that cannot be used.
     """
 
     mean: tuple[float, ...] = (0.5,)
@@ -55,6 +57,7 @@ class Preprocessing:
     bit_depth: int = 16
     value_range: tuple[float, ...] = ()
     dtype: str = "uint8"
+    rounding: str = NEAREST
 
     def __post_init__(self) -> None:
         for field, lowest in (("mean", -math.inf), ("std", 0)):
@@ -76,6 +79,7 @@ class Preprocessing:
             ("crop", CROPS),
             ("interpolation", INTERPOLATIONS),
             ("dtype", PIXEL_DTYPES),
+            ("rounding", ROUNDINGS),
         ):
             if getattr(self, field) not in choices:
                 raise ConfigError(

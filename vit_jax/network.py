@@ -10,9 +10,13 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.devices import sharding
+from vit_jax.errors import ConfigError
 from vit_jax.model_file import Preprocessing
-from vit_jax.models.base import ImageClassifier, ModelOptions
-from vit_jax.parameters import OBJECTIVE
+from vit_jax.models.base import BATCH_NORM, PRE_LOGITS, ImageClassifier, ModelOptions
+from vit_jax.models.norms import BatchNorm
+from vit_jax.parameters import HEAD_NORM, OBJECTIVE
+
+FEATURES, SQUARES = "features", "features_squared"  # Of the head's input, in an objective's values.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +59,35 @@ class Network:
         """
         own = {name: value for name, value in params.items() if name != OBJECTIVE}
         return nnx.merge(self.structure, own)
+
+    def statistics(self, outputs: dict[str, Any]) -> dict[str, jax.Array]:
+        """The values of each example whose means over the batch `follow` needs; {} for most models.
+
+        The loss of an objective returns them besides its own.
+        """
+        if not self._has_statistics:
+            return {}
+        features = jax.lax.stop_gradient(outputs[PRE_LOGITS])
+        return {FEATURES: features, SQUARES: features**2}
+
+    def follow(self, params: dict, means: dict) -> dict:
+        """The parameters after an update, with the running statistics that no gradient moves.
+
+        Raises ConfigError if the objective's loss has not returned what `statistics` gives.
+        """
+        if not self._has_statistics:
+            return params
+        if FEATURES not in means:
+            raise ConfigError(
+                f"model.head_norm={self.options.head_norm!r} follows the head's input, which this "
+                "objective does not give: its loss must return network.statistics(outputs) too."
+            )
+        moved = BatchNorm.follow(params[HEAD_NORM], means[FEATURES], means[SQUARES])
+        return {**params, HEAD_NORM: moved}
+
+    @property
+    def _has_statistics(self) -> bool:
+        return self.options.head_norm == BATCH_NORM and self.options.num_classes > 0
 
     def normalize(self, images: jax.Array) -> jax.Array:
         """Pixels 0 … 255 [B, H, W, C] as the model expects them, float32."""

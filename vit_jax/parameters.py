@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 LAYERS = "blocks/"  # Of the model: parameters under it have a leading layer axis.
 OBJECTIVE = "objective"  # The subtree of the parameters that an objective brings of its own.
+HEAD_NORM = "head_norm"  # The subtree of running statistics, which no gradient moves.
 STACKED = re.compile(rf"(?:{OBJECTIVE}/)?{LAYERS}")  # An objective's blocks, as a decoder's, too.
 
 

@@ -4,8 +4,8 @@
 
 RUN is a workdir, of a run that goes on or is over. The page, RUN/report.html by default, has its
 pictures inside and asks nobody for anything. With --config, the run's config is compared to that
-recipe, else to the defaults. Where the run's evaluation data is not at hand, or its model does not
-classify, the page says so and has the rest. Exit codes: 0 done; 2 a mistake.
+recipe, else to the defaults. Where the run's evaluation data is not at hand, or its model is no
+classifier, the page says so and has the rest. Exit codes: 0 done; 2 a mistake.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def judged_sections(flags: argparse.Namespace) -> list[Section]:
         setting, params = evaluate.open_setting(task, [loaded.model], measured, watch)
         evaluator = evaluate.asked_evaluators(measured, setting.loss)[0]
         if not isinstance(evaluator, Classification):
-            raise ConfigError("the model does not classify.")
+            raise ConfigError("the model is no classifier.")
         labelled = evaluator.open(setting)
         judge = evaluator.judge_all(setting, labelled, inspecting=True)
         numbers, found = judge(params)

@@ -13,10 +13,10 @@ Expected on JFT-300M, fine-tuned on ImageNet: R50x1 77.54 % with Adam, 78.24 % w
 from vit_jax.studies.definition import Study
 
 RECIPES = {
-    "R50x1, Adam": "configs/bit.py:r50x1,jft300m",
-    "R50x1, SGD": "configs/bit.py:r50x1,jft300m,sgd",
-    "R152x2, Adam": "configs/bit.py:r152x2,jft300m",
-    "R152x2, SGD": "configs/bit.py:r152x2,jft300m,sgd",
+    "Adam: R50x1": "configs/bit.py:r50x1,jft300m",
+    "SGD: R50x1": "configs/bit.py:r50x1,jft300m,sgd",
+    "Adam: R152x2": "configs/bit.py:r152x2,jft300m",
+    "SGD: R152x2": "configs/bit.py:r152x2,jft300m,sgd",
 }
 TASKS = ("imagenet2012", "cifar10", "cifar100", "oxford_iiit_pet", "oxford_flowers102")
 

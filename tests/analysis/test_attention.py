@@ -7,7 +7,7 @@ import pytest
 
 import vit_jax
 from vit_jax.analysis import attention_distance, attention_maps, attention_rollout
-from vit_jax.analysis.attention import patch_distances, rolled_out
+from vit_jax.analysis.attention import rolled_out
 from vit_jax.analysis.captured import MEMORY_BYTES, chunk_size
 from vit_jax.errors import ConfigError
 from vit_jax.models.base import ATTENTION_WEIGHTS
@@ -50,7 +50,12 @@ def distance_by_hand(weights, prefix):
 
 @pytest.mark.parametrize(
     ("options", "prefix"),
-    [({}, 1), ({"num_registers": 2}, 3), ({"pooling": "average"}, 0)],
+    [
+        ({}, 1),
+        ({"num_registers": 2}, 3),
+        ({"pooling": "average"}, 0),
+        ({"pooling": "attention"}, 0),
+    ],
 )
 def test_distance(options, prefix, monkeypatch):
     monkeypatch.setattr("vit_jax.analysis.captured.MEMORY_BYTES", 1)  # One image at a time.
@@ -62,16 +67,65 @@ def test_distance(options, prefix, monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_distance_of_known_attention():
-    class Options:
-        grid, image_size = (2, 2), (32, 32)
+@pytest.fixture
+def attending(monkeypatch):
+    """A function: an average-pooled model all of whose heads have a given attention [N, N]."""
 
-    distances = patch_distances(Options)
-    uniform = (np.full((4, 4), 0.25) * distances).sum() / 4
-    np.testing.assert_allclose(uniform, 16 * (2 + np.sqrt(2)) / 4, rtol=1e-6)
-    assert (np.eye(4) * distances).sum() == 0
-    beside = np.eye(4)[[1, 0, 3, 2]]  # Each attends to its neighbour in the row.
-    assert (beside * distances).sum() / 4 == 16
+    def attending(weights, grid, patch):
+        stacked = jnp.broadcast_to(jnp.float32(weights), (2, 3, 2, *weights.shape))
+        monkeypatch.setattr(
+            "vit_jax.analysis.attention.reduced",
+            lambda model, images, names, reduction: np.asarray(
+                reduction(model, {ATTENTION_WEIGHTS: stacked})
+            ),
+        )
+        size = [side * patch for side in grid]
+        options = {**SIZES, "patch_size": patch, "image_size": size, "pooling": "average"}
+        return jax.eval_shape(lambda: vit_jax.create_model("ViT-Ti/16", **options))
+
+    return attending
+
+
+@pytest.mark.parametrize("grid", [(2, 2), (5, 5), (2, 7)])
+def test_distance_of_known_attention(attending, grid):
+    rows, columns = grid
+    count = rows * columns
+    y, x = np.divmod(np.arange(count), columns)
+    mean = np.hypot(y[:, None] - y, x[:, None] - x).mean()
+    for weights, expected in (
+        (np.full((count, count), 1 / count), 16 * mean),
+        (np.eye(count), 0),
+        (np.eye(count)[np.where(x > 0, np.arange(count) - 1, np.arange(count) + 1)], 16),
+        (
+            np.eye(count)[np.where(y > 0, np.arange(count) - columns, np.arange(count) + columns)],
+            16,
+        ),
+    ):
+        found = attention_distance(attending(weights, grid, 16), None)
+        np.testing.assert_allclose(found, np.full((2, 2), expected), rtol=1e-5, atol=1e-6)
+    if grid == (2, 2):
+        assert mean == pytest.approx((2 + np.sqrt(2)) / 4)
+
+
+def test_rollout_of_known_attention(attending):
+    for weights in (np.eye(6), np.full((6, 6), 1 / 6)):
+        found = attention_rollout(attending(weights, (2, 3), 4), None)
+        np.testing.assert_allclose(found, np.ones((3, 2, 3)), rtol=1e-6)
+    first = np.zeros((6, 6))
+    first[:, 4] = 1  # All attend to one: after two layers it has a half, then three quarters more.
+    found = attention_rollout(attending(first, (2, 3), 4), None)[0].ravel()
+    np.testing.assert_allclose(
+        found / found.sum(), [*[1 / 24] * 4, 3 / 4 + 1 / 24, 1 / 24], rtol=1e-5
+    )
+
+
+def test_rollout_of_a_class_token_that_attends_to_itself_alone_is_zero(monkeypatch):
+    weights = jnp.broadcast_to(jnp.eye(13), (2, 1, 2, 13, 13))
+    monkeypatch.setattr(
+        "vit_jax.analysis.attention.reduced",
+        lambda model, images, names, reduction: reduction(model, {ATTENTION_WEIGHTS: weights}),
+    )
+    assert (attention_rollout(make_model(), None) == 0).all()
 
 
 def rollout_by_hand(weights):
@@ -150,6 +204,27 @@ def test_models_without_such_attention_are_refused_by_name(figure, name):
     model = jax.eval_shape(lambda: vit_jax.create_model(name, **size))
     with pytest.raises(ConfigError, match=name):
         figure(model, None)
+
+
+@pytest.mark.slow  # Compiles the whole model.
+def test_a_chunk_of_b16_at_384_pixels_fits_in_four_gib(monkeypatch):
+    """128 images are so many chunks, one after another; of them all, only the figure is kept."""
+    taken, jit = [], jax.jit
+
+    def compiled(function):
+        def run(parameters, images):
+            memory = jit(function).lower(parameters, images).compile().memory_analysis()
+            taken.append(memory.temp_size_in_bytes + memory.argument_size_in_bytes)
+            assert len(images) < 128
+            return np.zeros((len(images), 12, 12), np.float32)
+
+        return run
+
+    monkeypatch.setattr("vit_jax.analysis.captured.jax.jit", compiled)
+    model = jax.eval_shape(lambda: vit_jax.create_model("ViT-B/16", image_size=384))
+    images = np.zeros((5, 384, 384, 3), np.float32)
+    assert attention_distance(model, images).shape == (12, 12)
+    assert max(taken) + 128 * images[0].nbytes < 4 * 2**30
 
 
 @pytest.mark.parametrize("options", [{}, {"num_registers": 2}, {"pooling": "average"}])

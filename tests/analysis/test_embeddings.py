@@ -49,11 +49,12 @@ def test_filters_are_principal_components_of_the_kernel():
     assert (found.max(axis=(1, 2, 3)) == 1).all()
     filters = np.float64(model.embedding.kernel[...]).reshape(48, 64).T
     values, vectors = np.linalg.eigh(np.cov(filters.T))
+    assert (np.diff(values[-6:]) > 1e-3 * values[-1]).all()  # Else any mixture would do.
     for number, component in enumerate(found):
         expected = vectors[:, -1 - number]
-        correlation = np.corrcoef(component.ravel(), expected)[0, 1]
-        assert abs(correlation) == pytest.approx(1, abs=1e-4)
-    assert values[-1] > values[-2]
+        expected = expected * np.sign(expected[np.abs(expected).argmax()])
+        expected = (expected - expected.min()) / np.ptp(expected)
+        np.testing.assert_allclose(component.ravel(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

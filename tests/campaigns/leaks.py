@@ -2,9 +2,10 @@
 
     .venv/bin/python -m tests.campaigns.leaks --updates=20000
 
-The demo's config with an evaluation every 100 updates and a checkpoint every 200. Exits with 1 where
-the last quarter needs more of something than the second one: handles or threads at all, or memory by
-more than `MEMORY_GROWTH`.
+The demo's config with an evaluation every 100 updates and a checkpoint every 200, with one block and
+16 images an update: it is the loop that might leak, not the model. Exits with 1 where the last quarter
+needs more of something than the second one: handles or threads at all, or memory by more than
+`MEMORY_GROWTH`.
 """
 
 import argparse
@@ -54,6 +55,8 @@ def main(arguments: list[str]) -> int:
         process = start_command(
             "--config=configs/digits.py",
             f"--workdir={folder}",
+            "--config.model.depth=1",
+            "--config.batch_size=16",
             f"--config.total_steps={flags.updates}",
             "--config.eval_every_steps=100",
             "--config.checkpoint_every_steps=200",

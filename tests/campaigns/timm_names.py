@@ -47,6 +47,7 @@ GOLDEN = (
     "vit_small_patch16_rope_224",
     "vit_small_plus_patch16_dinov3_qkvb",
 )
+LARGER = (20, 24)  # pixels, of another grid
 TINY = {"embed_dim": 16, "patch_size": 4, "img_size": (12, 16), "num_classes": NUM_CLASSES}
 
 
@@ -58,6 +59,19 @@ def write_golden(folder: pathlib.Path) -> None:
         ratio = {"mlp_ratio": 4.0} if "giant" in name else {}  # Half of it is the gate.
         model = timm.create_model(name, **TINY, num_heads=2, depth=2, **ratio)
         write_model(model, folder / name, TINY["img_size"])
+        write_larger(folder / name)
+
+
+def write_larger(folder: pathlib.Path) -> None:
+    """Writes images of another size, and the logits of the folder's model, as timm resizes it."""
+    import timm
+    import torch
+
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True, img_size=LARGER).eval()
+    images = np.random.default_rng(1).normal(size=(2, *LARGER, 3)).astype(np.float32)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(images.transpose(0, 3, 1, 2).copy()))
+    np.savez(folder / "larger.npz", images=images, logits=logits.numpy())
 
 
 def write(folder: pathlib.Path, pattern: str) -> None:

@@ -14,8 +14,13 @@ from vit_jax.models.attention import FUSED, cudnn_attention, cudnn_obstacle, eve
 by_xla = functools.partial(cudnn_attention, implementation="xla")
 
 
+def attend_by_xla(query, key, value):
+    return by_xla(query, key, value, (query.shape[-3], key.shape[-3]))
+
+
 def plain(query, key, value):
     """Softmax of float32 logits, with weights in the values' type: the form of the reference."""
+    query = query / np.sqrt(query.shape[-1]).astype(query.dtype)
     logits = jnp.einsum("...qhd,...khd->...hqk", query, key, preferred_element_type=jnp.float32)
     weights = jax.nn.softmax(logits).astype(value.dtype)
     return jnp.einsum("...hqk,...khd->...qhd", weights, value)
@@ -44,16 +49,18 @@ def test_values_and_gradients_are_the_plain_form_s(queries, keys, leading, dtype
     operands = arrays(queries, keys, dtype, leading)
     weights = np.random.default_rng(1).normal(size=operands[0].shape)
     expected = values_and_gradients(plain, arrays(queries, keys, "float32", leading), weights)
-    for found, one in zip(values_and_gradients(by_xla, operands, weights), expected, strict=True):
+    for found, one in zip(
+        values_and_gradients(attend_by_xla, operands, weights), expected, strict=True
+    ):
         assert found.shape == one.shape
         np.testing.assert_allclose(found, one, rtol=0, atol=tolerance * np.abs(one).max())
 
 
 def test_an_odd_sequence_becomes_even_with_zeros():
     x = jnp.ones((2, 3, 1, 4))
-    assert even_length(x).shape == (2, 4, 1, 4)
-    assert not even_length(x)[:, 3].any()
-    assert even_length(x[:, :2]).shape == (2, 2, 1, 4)
+    assert even_length(x, 1).shape == even_length(x, -3).shape == (2, 4, 1, 4)
+    assert not even_length(x, 1)[:, 3].any()
+    assert even_length(x[:, :2], 1).shape == (2, 2, 1, 4)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +76,14 @@ def test_a_model_uses_it_where_it_can(monkeypatch, options, fused):
     """And computes the same; a kernel cannot drop weights or add to logits."""
     calls = []
 
-    def attend(query, key, value):
-        calls.append(query.shape)
-        return plain(query, key, value)
+    def attend(query, key, value, lengths):
+        """What lies beyond the lengths must count for nothing."""
+        calls.append((query.shape[-3], key.shape[-3], lengths))
+        queries, keys = lengths
+        y = plain(query[:, :queries], key[:, :keys], value[:, :keys])
+        return jnp.pad(
+            y, ((0, 0), (0, query.shape[-3] - queries), (0, 0), (0, 0)), constant_values=7
+        )
 
     monkeypatch.setitem(FUSED, "cudnn", attend)
     size = {"image_size": 8, "channels": 1, "width": 16, "depth": 2, "num_heads": 2}
@@ -82,7 +94,7 @@ def test_a_model_uses_it_where_it_can(monkeypatch, options, fused):
     key = jax.random.key(0)
     found = model(attention="cudnn").outputs(images, key=key, capture=("attention_weights",))
     expected = model(attention="xla").outputs(images, key=key, capture=("attention_weights",))
-    assert bool(calls) == fused
+    assert set(calls) == ({(18, 18, (17, 17))} if fused else set())
     for name in found:
         for one, other in zip(*map(jax.tree.leaves, (found[name], expected[name])), strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)

@@ -138,6 +138,16 @@ def test_remat_keeps_less_for_the_backward_pass(name):
     assert full < dots < none
 
 
+@pytest.mark.parametrize("remat", ["none", "dots"])
+def test_of_a_bfloat16_model_no_float32_tokens_are_kept(remat):
+    """Nor hidden activations: of each row a norm keeps two numbers, and the softmax its weights."""
+    options = FAMILIES["ViT-B/16"]
+    traced = trace("ViT-B/16", options, remat=remat, dtype="bfloat16")
+    kept = [variable.aval for variable in next(equations(traced, "scan")).outvars]
+    wide = [aval for aval in kept if aval.shape[-1:] in ((32,), (64,)) and aval.ndim > 2]
+    assert {aval.dtype for aval in wide} == {jnp.dtype("bfloat16")}
+
+
 @pytest.mark.parametrize(("asked", "unroll"), [(1, 1), (2, 2), (100, 3)])
 def test_the_scan_is_unrolled_as_asked(asked, unroll):
     scans = equations(trace("ViT-B/16", SHAPES["24x40"], scan_unroll=asked), "scan")

@@ -13,9 +13,11 @@ from tests.runs import read_metrics
 from tests.stages import Setup, mesh_of
 from vit_jax import evaluate, train
 from vit_jax.checkpoint import restore_params
-from vit_jax.errors import ConfigError
+from vit_jax.devices.topology import open_topology
+from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.model_file import Preprocessing
 from vit_jax.objectives.distillation import divergence
+from vit_jax.training.planning import make_plan
 
 
 def save_teacher(path, *, names=tuple("0123456789"), preprocessing=None, **options):
@@ -136,13 +138,33 @@ def test_it_trains_resumes_and_leaves_the_teacher_alone(teacher, tmp_path):
     assert last["train/teacher_loss"] == pytest.approx(last["train/loss"])
     assert {"eval/accuracy", "o/teacher_loss", "o/agreement"} <= last.keys()
     assert "teacher" not in restore_params(whole, 4)
+    with pytest.raises(CheckpointError, match="another teacher"):
+        train.run(make_config(save_teacher(tmp_path / "other.npz", depth=2), **values), halves)
 
-    setup = Setup(make_config(teacher), mesh_of(8, data=2, fsdp=4))
+    setup = Setup(make_config(teacher, **values), mesh_of(8, data=2, fsdp=4))
+    assert "teacher" not in str(jax.tree.structure(setup.abstract)), "nor an optimiser's state"
     held = jax.tree.leaves(setup.experiment.objective.frozen())
     assert all(isinstance(leaf, np.ndarray) for leaf in held), "no device has it twice"
     before = jax.device_get(setup.frozen)
-    setup.run()
+    losses, _, _ = setup.run()
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(setup.frozen), before)
+    expected = [r["train/loss"] for r in read_metrics(whole) if "train/loss" in r]
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+
+
+def test_a_teacher_computes_in_bfloat16_if_asked_split_and_counted(teacher, tmp_path):
+    config = make_config(teacher, **{"objective.teacher_dtype": "bfloat16"})
+    half = Setup(config, mesh_of(1)).experiment.objective
+    exact = Setup(make_config(teacher), mesh_of(1)).experiment.objective
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8)
+    params = exact.frozen()["teacher"]
+    rough, fine = (np.asarray(o._teach(params, images)) for o in (half, exact))
+    assert 0 < np.abs(rough - fine).max() < 0.05 * np.abs(fine).max()
+    wide = save_teacher(tmp_path / "wide.npz", width=256, mlp_width=1024)
+    held = Setup(make_config(wide), mesh_of(8, fsdp=8)).experiment.frozen["teacher"]
+    assert "fsdp" in held["blocks"]["mlp"]["dense1"]["kernel"].sharding.spec
+    plan = make_plan(make_config(teacher), open_topology("gpu:8"))
+    assert plan.memory.objective == sum(leaf.nbytes for leaf in jax.tree.leaves(params))
 
 
 def test_a_student_outlives_its_teacher(tmp_path, capsys):
@@ -189,7 +211,7 @@ def test_its_digest_tells_teachers_apart(teacher, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_classes": 7, "names": ()}, "classifies into 7 classes"),
+        ({"num_classes": 7, "names": ()}, "knows 7 classes"),
         ({"names": tuple("abcdefghij")}, "does not know the data's class '0'"),
         ({"channels": 3}, "3 channels"),
     ],

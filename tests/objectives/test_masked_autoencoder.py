@@ -36,6 +36,29 @@ def test_kept_and_masked_patches_partition_the_image(batch):
     assert len(np.unique(np.asarray(batch["kept"]), axis=0)) > 16, "each image has its own"
 
 
+def test_what_is_left_out_follows_from_seed_and_step(setup):
+    batch = {"image": np.zeros((4, 8, 8, 1), np.uint8)}
+    prepare = setup.experiment.objective.prepare
+    drawn = [
+        np.asarray(prepare(batch, seed, step)["kept"])
+        for seed, step in ((0, 0), (0, 0), (0, 1), (1, 0))
+    ]
+    assert (drawn[0] == drawn[1]).all()
+    assert (drawn[0] != drawn[2]).any()
+    assert (drawn[0] != drawn[3]).any()
+
+
+def test_pictures_show_the_image_what_is_seen_of_it_and_the_whole_predicted(setup, batch):
+    objective = setup.experiment.objective
+    pictures = np.asarray(objective.pictures(setup.state.params, {}, batch))
+    image, seen, predicted = np.split(pictures, 3, axis=2)
+    np.testing.assert_array_equal(image, batch["image"])
+    np.testing.assert_array_equal(seen, objective.show(batch)[0])
+    known = seen != 128  # Some pixels of digits have this very grey.
+    np.testing.assert_array_equal(predicted[known], image[known])
+    assert 0.2 < known.mean() <= 0.25
+
+
 @pytest.mark.parametrize("normalized", [True, False])
 def test_the_loss_against_numpy(setup, batch, normalized):
     config = make_config(**{"objective.normalize_patches": normalized})

@@ -144,6 +144,35 @@ def test_gradients_reach_the_mask_and_no_prediction_elsewhere():
     np.testing.assert_array_equal(blind, objective._predictions(params, other, None)[0])
     assert blind.shape[1] == positions.shape[1] == 8
 
+    # Blind, its loss says which pixels are targets: those of the corrupted positions alone.
+    def loss_of(changed):
+        image = np.array(batch["image"][:1])
+        for row, column in zip(*divmod(changed, 4), strict=True):
+            patch = image[0, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+            patch[...] = np.where(patch > 127, 0, 255)
+        one = {"image": image, "sources": masked[:1], "positions": positions[:1]}
+        return objective.loss(params, {}, one, None)[0].item()
+
+    uncorrupted = np.setdiff1d(np.arange(16), positions[0])
+    assert loss_of(uncorrupted) == loss_of(np.array([], int))
+    assert loss_of(positions[0]) != loss_of(uncorrupted)
+
+
+def test_pictures_show_the_image_its_corruption_and_the_predictions():
+    setup = Setup(make_config(), mesh_of(1))
+    objective, params = setup.experiment.objective, setup.state.params
+    batch = objective.prepare(next(setup.batches()), 0, 0)
+    pictures = np.asarray(objective.pictures(params, {}, batch))
+    image, corrupted, predicted = np.split(pictures, 3, axis=2)
+    np.testing.assert_array_equal(image, batch["image"])
+    np.testing.assert_array_equal(corrupted, objective.show(batch)[0])
+    at = np.zeros((len(image), 16), bool)
+    np.put_along_axis(at, np.asarray(batch["positions"]), True, axis=1)
+    corrupted_pixels = at.reshape(-1, 4, 4).repeat(2, axis=1).repeat(2, axis=2)[..., None]
+    assert (predicted == image)[~corrupted_pixels].all()
+    drawn = predicted[corrupted_pixels]
+    assert np.isin(drawn, (np.arange(8) + 0.5) * 255 / 8).all(), "the middles of eight levels"
+
 
 @pytest.mark.parametrize(("target", "size"), [("downsized", 16 * 8), ("pixels", 4)])
 def test_each_target_has_its_head_and_its_loss(target, size):

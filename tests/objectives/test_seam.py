@@ -1,6 +1,9 @@
 """An objective of its own file (brightness.py) trains, resumes, shards, plans and exports."""
 
+import ast
 import json
+import pathlib
+import re
 
 import jax
 import numpy as np
@@ -23,6 +26,7 @@ from vit_jax.training.planning import make_plan
 from vit_jax.training.state import initial_params
 from vit_jax.weights.loading import fit_weights, read_initial_weights
 
+ROOT = pathlib.Path(__file__).parents[2]
 NAME = "tests.objectives.brightness:Brightness"
 
 
@@ -45,6 +49,14 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     train.run(make_config(), folder)
     return folder
+
+
+def test_it_is_the_listing_of_the_docs():
+    page = (ROOT / "docs/objectives.md").read_text()
+    listing = re.search(r"```python\n(class Brightness.*?)```", page, re.DOTALL)[1]
+    ours = ast.parse((ROOT / "tests/objectives/brightness.py").read_text()).body
+    (ours,) = (node for node in ours if getattr(node, "name", "") == "Brightness")
+    assert ast.dump(ast.parse(listing).body[0]) == ast.dump(ours)
 
 
 def test_it_trains_and_its_values_are_logged(whole):

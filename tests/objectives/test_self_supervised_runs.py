@@ -60,15 +60,22 @@ def test_it_resumes_bit_for_bit_and_measures_itself(whole, tmp_path):
     assert [record["step"] for record in records] == [2, 4]
     assert records[-1]["eval/loss"] == read_metrics(tmp_path)[-1]["eval/loss"]
     assert records[-1]["eval/count"] == 360
+    events = b"".join(file.read_bytes() for file in (folder / "tensorboard").iterdir())
+    assert (b"eval/pictures" in events) == (name != "self_distillation")
 
 
 def test_it_is_evaluated_without_a_head(whole, tmp_path):
     _, folder = whole
     file = tmp_path / "results.json"
-    arguments = ["--evaluators=objective | knn(k=1)", "--batch_size=32", f"--json={file}"]
+    arguments = [
+        "--evaluators=objective | knn(k=1) | fewshot(shots=(5,))",
+        "--batch_size=32",
+        f"--json={file}",
+    ]
     assert evaluate.main([str(folder), *arguments]) == 0
     metrics = json.loads(file.read_text())[0]["metrics"]
     assert metrics["eval/loss"] == pytest.approx(read_metrics(folder)[-1]["eval/loss"], rel=1e-5)
+    assert any(key.startswith("fewshot/") for key in metrics)
     assert metrics["knn/accuracy"] > 0.15  # Pixels through random weights tell digits apart.
     said = main.summary(read_metrics(folder)[-1], str(folder))
     assert "vit_jax.embed" in said
@@ -111,7 +118,7 @@ def test_another_objectives_own_parameters_are_not_taken_for_its_own(whole):
 def test_evaluators_of_classes_are_refused_at_the_start(tmp_path):
     config = make_config("masked_patches")
     config.evaluators = "objective | classification(name='c')"
-    with pytest.raises(ConfigError, match=r"'c' needs a model that classifies.*probe"):
+    with pytest.raises(ConfigError, match=r"'c' needs a classifier.*probe"):
         train.run(config, tmp_path, dry_run=True)
 
 
@@ -124,11 +131,20 @@ def test_layers_that_nothing_would_train_are_refused(name, layer, tmp_path):
         train.run(config, tmp_path, dry_run=True)
 
 
-def test_a_mesh_and_micro_batches_train_alike(whole):
+@pytest.mark.parametrize(
+    ("mesh", "accumulation"),
+    [
+        ({"data": 2, "fsdp": 4}, 2),
+        pytest.param({"data": 8}, 1, marks=pytest.mark.slow),
+        pytest.param({"fsdp": 8}, 1, marks=pytest.mark.slow),
+        pytest.param({"data": 2, "fsdp": 2, "tensor": 2}, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_mesh_and_micro_batches_train_alike(whole, mesh, accumulation):
     name, folder = whole
     config = make_config(name)
-    config.optimizer.accumulation_steps = 2
-    losses, _, _ = Setup(config, mesh_of(8, data=2, fsdp=4)).run()
+    config.optimizer.accumulation_steps = accumulation
+    losses, _, _ = Setup(config, mesh_of(8, **mesh)).run()
     expected = [r["train/loss"] for r in read_metrics(folder) if "train/loss" in r]
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
@@ -148,3 +164,14 @@ def test_its_model_fine_tunes_without_what_was_its_own(whole, caplog):
     assert rows["head/kernel"] == "fresh"
     saved = restore_params(folder, 4)
     np.testing.assert_array_equal(params["norm"]["scale"], saved["norm"]["scale"])
+
+
+@pytest.mark.parametrize("format", ["npz", "timm", "huggingface"])
+def test_its_model_is_written_for_other_libraries(whole, format, tmp_path):
+    """As their features: no head, and nothing that was the objective's."""
+    model = vit_jax.load_model(whole[1])
+    path = tmp_path / ("model.npz" if format == "npz" else "model")
+    vit_jax.save_model(model, path, format)
+    loaded = vit_jax.load_model(path, **({"num_heads": 2} if format == "timm" else {}))
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 8, 8, 1)).astype(np.float32)
+    np.testing.assert_allclose(loaded.embed(images), model.embed(images), atol=1e-5)

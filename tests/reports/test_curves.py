@@ -40,10 +40,10 @@ def test_each_curve_has_its_own_metrics(monkeypatch):
 def test_time_is_the_last_of_each_kind():
     section = time_section(RECORDS)
     assert section.table == [
-        ("wall time", "hours", "share"),
-        ("steps", "1", "75.0%"),
-        ("lost", "0.333", "25.0%"),
-        ("all", "1.33", "100.0%"),
+        ("wall time", "spent", "share"),
+        ("steps", "1h00m", "75.0%"),
+        ("lost", "20m00s", "25.0%"),
+        ("all", "1h20m", "100.0%"),
     ]
     assert "3 updates; device-hours of training 8." in section.text
     assert time_section([]) is None

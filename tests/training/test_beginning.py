@@ -11,6 +11,7 @@ from tests.published import random_model
 from tests.stages import mesh_of
 from tests.workdirs import write_workdir
 from vit_jax.checkpoint import Checkpoints
+from vit_jax.config_file import load_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import Preprocessing
@@ -41,6 +42,13 @@ def begin(path, **values):
     beginning = find_beginning(config, "", dataset)
     experiment = make_experiment(config, mesh_of(1), dataset, beginning.source)
     return beginning.fitted(experiment), experiment
+
+
+def test_a_run_without_weights_says_so(caplog):
+    caplog.set_level("INFO")
+    config = load_config("configs/few_labels.py:finetune,100")
+    find_beginning(config, "", open_dataset(tiny.get_config()))
+    assert "From scratch: config.init names no weights." in caplog.text
 
 
 @pytest.mark.parametrize("method", POSITION_RESIZES)

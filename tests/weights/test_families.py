@@ -13,7 +13,14 @@ import pytest
 import safetensors.numpy
 
 import vit_jax
-from tests.published import GOLDEN, assert_same_tensors, golden, logits, parameters
+from tests.published import (
+    GOLDEN,
+    assert_same_tensors,
+    golden,
+    logits,
+    parameters,
+    random_model,
+)
 from vit_jax.errors import WeightsError
 
 FAMILIES = GOLDEN / "huggingface"
@@ -194,6 +201,14 @@ def test_clip_under_its_own_names(tmp_path, caplog):
     tensors = openai_names(tensors_of("CLIPVisionModelWithProjection"))
     path = save(tmp_path / "clip.safetensors", tensors)
     assert_logits(vit_jax.load_model(path, num_heads=2), "CLIPVisionModelWithProjection")
+    model = vit_jax.load_model(path, num_heads=2)
+    vit_jax.save_model(model, tmp_path / "out.safetensors", "clip")
+    written = safetensors.numpy.load_file(tmp_path / "out.safetensors")
+    visual = {k: a for k, a in tensors.items() if k.startswith("visual.")}
+    assert_same_tensors({f"visual.{name}": array for name, array in written.items()}, visual)
+    loaded = vit_jax.load_model(tmp_path / "out.safetensors")  # Its metadata says the heads.
+    assert loaded.options == model.options
+    assert_logits(loaded, "CLIPVisionModelWithProjection")
     assert "the names begin with 'visual.'; 2 others are left aside" in caplog.text
     assert "gelu='quick'" in caplog.text
     assert "norm_epsilon=1e-05" in caplog.text
@@ -270,8 +285,37 @@ def test_torchvisions_names(mlp, tmp_path):
     tensors = safetensors.numpy.load_file(GOLDEN / "timm_token.safetensors")
     path = save(tmp_path / "vit_b_16.safetensors", torchvision_names(tensors, mlp))
     expected = golden("timm_token")
-    outputs = logits(vit_jax.load_model(path, num_heads=2), expected["images"])
+    model = vit_jax.load_model(path, num_heads=2)
+    outputs = logits(model, expected["images"])
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
+    vit_jax.save_model(model, tmp_path / "out.safetensors", "torchvision")
+    written = safetensors.numpy.load_file(tmp_path / "out.safetensors")
+    assert_same_tensors(written, torchvision_names(tensors, ("0", "3")))
+    assert vit_jax.load_model(tmp_path / "out.safetensors").options == model.options
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "named"),
+    [
+        ("clip", {}, "pre_norm=False"),
+        ("clip", {"pre_norm": True, "gelu": "erf"}, "norm_epsilon=1e-06"),
+        ("torchvision", {}, "gelu='tanh'"),
+        ("torchvision", {"gelu": "erf", "num_registers": 1}, "num_registers=1"),
+    ],
+)
+def test_what_single_files_of_other_libraries_cannot_express(format, options, named, tmp_path):
+    tiny = {"width": 32, "depth": 1, "mlp_width": 64, "num_heads": 2, "image_size": 32}
+    model = random_model("ViT-Ti/16", **tiny, num_classes=3, **options)
+    with pytest.raises(WeightsError, match=f"{format} files cannot express model.{named}"):
+        vit_jax.save_model(model, tmp_path / "out.safetensors", format)
+
+
+def test_clips_projection_has_no_bias(tmp_path):
+    options = {"pre_norm": True, "gelu": "quick", "norm_epsilon": 1e-5}
+    model = random_model("ViT-Ti/16", depth=1, image_size=32, num_classes=3, **options)
+    for format, name in (("clip", "out.safetensors"), ("huggingface", "out")):
+        with pytest.raises(WeightsError, match=r"head/bias is not 0.*format='timm'"):
+            vit_jax.save_model(model, tmp_path / name, format)
 
 
 def test_maes_own_names(tmp_path, caplog):
@@ -286,6 +330,20 @@ def test_maes_own_names(tmp_path, caplog):
     outputs = logits(vit_jax.load_model(path, num_heads=2), expected["images"])
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
     assert "decoder_embed.weight, mask_token skipped" in caplog.text
+
+
+def test_a_masked_autoencoder_with_its_decoder_is_its_encoder(tmp_path, caplog):
+    """`ViTMAEForPreTraining`, as facebook/vit-mae-base is: a prefix, a decoder, no head."""
+    folder = shutil.copytree(FAMILIES / "ViTMAEModel", tmp_path / "folder")
+    tensors = {f"vit.{name}": array for name, array in tensors_of("ViTMAEModel").items()}
+    tensors["decoder.mask_token"] = np.zeros((1, 1, 512), "f4")
+    tensors["decoder.decoder_embed.weight"] = np.zeros((512, 16), "f4")
+    save(folder / "model.safetensors", tensors)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["ViTMAEForPreTraining"], "mask_ratio": 0.75}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert_logits(vit_jax.load_model(folder), "ViTMAEModel")
+    assert "decoder.decoder_embed.weight, decoder.mask_token skipped" in caplog.text
 
 
 def shards(folder, tensors):
@@ -335,6 +393,16 @@ def test_timms_architectures_compute_as_timm_does(name):
     """On a grid of 3×4 patches; written by `tests/campaigns/timm_names.py`."""
     expected = golden(f"timm/{name}/expected")
     model = vit_jax.load_model(GOLDEN / "timm" / name)
+    np.testing.assert_allclose(
+        logits(model, expected["images"]), expected["logits"], rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_at_another_size_as_timm_does(name):
+    """Rotary positions of the larger grid, and learned ones resized, on 5×6 patches."""
+    expected = golden(f"timm/{name}/larger")
+    model = vit_jax.load_model(GOLDEN / "timm" / name, image_size=expected["images"].shape[1:3])
     np.testing.assert_allclose(
         logits(model, expected["images"]), expected["logits"], rtol=0, atol=1e-5
     )

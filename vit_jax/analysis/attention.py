@@ -16,6 +16,8 @@ from vit_jax.models.vit import (
     VisionTransformer,
 )
 
+TINY = 1e-12  # Below it, nothing is attended to: not even divided by.
+
 
 def attention_distance(model: ImageClassifier, images: jax.Array) -> np.ndarray:
     """The mean distance in pixels over which each head attends (Figures 7 right and 11).
@@ -77,7 +79,7 @@ def attention_rollout(model: ImageClassifier, images: jax.Array) -> np.ndarray:
         flow = rolled_out(jnp.asarray(outputs[ATTENTION_WEIGHTS]))
         readers = reading_weights(model, outputs, len(flow))
         seen = jnp.einsum("bi,bij->bj", readers, flow)[:, options.num_prefix_tokens :]
-        seen = seen / seen.max(axis=1, keepdims=True)
+        seen = seen / jnp.maximum(seen.max(axis=1, keepdims=True), TINY)
         return seen.reshape(-1, *options.grid)
 
     return reduced(transformer, images, needed_for_reading(options), rollout)

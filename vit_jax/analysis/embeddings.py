@@ -6,6 +6,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.analysis.captured import require_tokens
+from vit_jax.analysis.components import principal_axes
 from vit_jax.errors import ConfigError
 from vit_jax.models.base import ImageClassifier
 from vit_jax.models.positions import EVERY_LAYER, TABLES
@@ -49,8 +50,7 @@ def embedding_filters(model: ImageClassifier, count: int = 28) -> np.ndarray:
       float32 [count, P, Q, C], each scaled to 0 … 1 by its own lowest and highest value.
     """
     kernel = first_kernel(model)
-    filters = kernel.reshape(-1, kernel.shape[-1]).T
-    _, _, components = np.linalg.svd(filters - filters.mean(axis=0), full_matrices=False)
+    components = principal_axes(kernel.reshape(-1, kernel.shape[-1]).T)
     chosen = components[:count].reshape(-1, *kernel.shape[:3])
     lowest, highest = (f(chosen, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
     return ((chosen - lowest) / np.maximum(highest - lowest, 1e-12)).astype(np.float32)

@@ -68,6 +68,7 @@ def maps(subject: Subject) -> Finding:
     scaled = found[0] / np.maximum(found[0].max(axis=(2, 3), keepdims=True), 1e-12)
     framed = np.pad(scaled, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
     mosaic = framed.transpose(0, 2, 1, 3).reshape(layers * (rows + 1), heads * (columns + 1))
+    mosaic = mosaic[:-1, :-1]  # Gaps between tiles only.
 
     def paint(axes: Axes) -> None:
         paint_matrix(axes, mosaic, "layer", "head", "attention, of the head's largest", vmin=0)
@@ -124,6 +125,7 @@ def positions(subject: Subject) -> Finding:
     rows, columns = found.shape[:2]
     framed = np.pad(found, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
     mosaic = framed.transpose(0, 2, 1, 3).reshape(rows * (rows + 1), columns * (columns + 1))
+    mosaic = mosaic[:-1, :-1]
 
     def paint(axes: Axes) -> None:
         options = {"cmap": "viridis", "vmin": -1, "vmax": 1}
@@ -144,7 +146,7 @@ def positions(subject: Subject) -> Finding:
 def filters(subject: Subject) -> Finding:
     """Principal components of the filters that see pixels (Figure 7 left)."""
     found = analysis.embedding_filters(subject.model, FILTERS)
-    shown = [tiles.as_tile(tiles.WHITE * colors_of(component)) for component in found]
+    shown = [tiles.framed(tiles.as_tile(tiles.WHITE * colors_of(c))) for c in found]
     return Finding(
         "Filters of pixels",
         f"The first {len(found)} principal components of the patch embedding's filters (of a hybrid or "

@@ -9,7 +9,7 @@ from PIL import Image
 
 SIDE = 128  # Of a tile's longer side, in pixels.
 GAP = 4
-WHITE = 255
+WHITE, GREY = 255, 160
 WARM, COLD = np.array([213, 94, 0]), np.array([0, 114, 178])  # Of `figures.PALETTE`.
 STRENGTH = 0.75  # Of a colour over an image, at most.
 
@@ -59,6 +59,12 @@ def patches_as_tile(image: np.ndarray, colors: np.ndarray) -> np.ndarray:
     size = tile_size(image.shape[:2])
     pixels = Image.fromarray((WHITE * colors).astype(np.uint8))
     return np.asarray(pixels.resize(size, Image.Resampling.NEAREST))
+
+
+def framed(tile: np.ndarray) -> np.ndarray:
+    """A tile with a thin grey frame, so that white ones are seen on white."""
+    inside = tile[1:-1, 1:-1]
+    return np.pad(inside, ((1, 1), (1, 1), (0, 0)), constant_values=GREY)
 
 
 def side_by_side(tiles: Sequence[np.ndarray]) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.analysis.captured import reduced, require_tokens
+from vit_jax.analysis.components import principal_axes
 from vit_jax.errors import ConfigError
 from vit_jax.models.base import BLOCK_OUTPUTS, ImageClassifier
 from vit_jax.models.positions import EVERY_LAYER_SHARED
@@ -147,10 +148,7 @@ def principal_components(features: np.ndarray, count: int) -> np.ndarray:
     A component's sign is such that its largest weight is above 0.
     """
     centered = np.asarray(features, np.float64) - np.mean(features, axis=0, dtype=np.float64)
-    _, _, components = np.linalg.svd(centered, full_matrices=False)
-    components = components[:count]
-    largest = np.take_along_axis(components, np.abs(components).argmax(1)[:, None], axis=1)
-    return (centered @ (components * np.sign(largest)).T).astype(np.float32)
+    return (centered @ principal_axes(features)[:count].T).astype(np.float32)
 
 
 def nearest_neighbors(

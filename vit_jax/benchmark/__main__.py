@@ -22,11 +22,12 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from vit_jax import config as config_lib
 from vit_jax.benchmark.inference import config_for, measure_inference, write_plots
 from vit_jax.benchmark.input import measure_input
 from vit_jax.benchmark.loop import measure_loop
 from vit_jax.benchmark.speed import DATA, REAL, SYNTHETIC, Speed, Timing
-from vit_jax.benchmark.step import measure_step, open_experiment
+from vit_jax.benchmark.step import measure_step
 from vit_jax.command_line import (
     DONE,
     Parser,
@@ -81,8 +82,8 @@ def variants(config: ConfigDict, flags: argparse.Namespace) -> list[ConfigDict]:
         raise ConfigError(f"--sizes={flags.sizes}: write whole numbers of pixels, 224,384.")
     pairs = itertools.product(models, map(int, sizes))
     configs = [config_for(config, model, size) for model, size in pairs]
-    for one in configs:
-        open_experiment(one, flags.data)
+    for one in configs:  # Before hours are spent on the others.
+        config_lib.validate(one)
     return configs
 
 

@@ -65,8 +65,10 @@ def measure_inference(
     if capacity is not None:
         largest = largest_batch(bytes_of(compile_for), experiment.mesh.size, capacity)
         batch_size = min(batch_size, largest) or batch_size
-    config.batch_size = batch_size
-    experiment = open_experiment(config, data)
+    if batch_size != config.batch_size:
+        config = config.copy_and_resolve_references()
+        config.batch_size = batch_size
+        experiment = open_experiment(config, data)
     predict, program = compile_for(batch_size)
     params = initial_parameters(experiment)
     with closing(pixels(experiment, data)) as batches:

@@ -48,8 +48,8 @@ def check_head(evaluators: Iterable[Evaluator], options: ModelOptions) -> None:
     for evaluator in evaluators:
         if evaluator.NEEDS_HEAD and not options.num_classes:
             raise ConfigError(
-                f"the evaluator {evaluator.prefix!r} needs a model that classifies, and this "
-                f"one has no head: fine-tune it, or choose among {', '.join(headless)}."
+                f"the evaluator {evaluator.prefix!r} needs a classifier, and this model has no "
+                f"head: fine-tune it, or choose among {', '.join(headless)}."
             )
 
 

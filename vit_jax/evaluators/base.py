@@ -64,7 +64,7 @@ class Evaluator:
     Subclasses set:
       NAME: of the results, where none is set.
       VERSION: of the protocol: another one may give other numbers.
-      NEEDS_HEAD: whether a model must classify.
+      NEEDS_HEAD: whether the model must be a classifier.
       NEEDS_OBJECTIVE: whether `setting.objective` is looked at, and so must be had after a run too.
     """
 

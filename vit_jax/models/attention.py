@@ -1,9 +1,10 @@
 """Fused attention: kernels that never write the attention weights to memory.
 
-    fused(query, key, value): [..., Q, H, d], [..., K, H, d], [..., K, H, d] -> [..., Q, H, d]
+    fused(query, key, value, lengths): [..., Q, H, d], [..., K, H, d], [..., K, H, d] -> [..., Q, H, d]
 
-Queries are divided by √d already. Values and gradients are those of the plain form but for the
-rounding of weights before they are normalised instead of after.
+Products of queries and keys are divided by √d. `lengths` are those of queries and keys; what lies beyond is padding,
+which no query looks at, and whose own results mean nothing. Values and gradients are those of the
+plain form but for the rounding of weights before they are normalised instead of after.
 """
 
 from collections.abc import Callable
@@ -17,43 +18,43 @@ FUSED_PRIMITIVE = "dot_product_attention_fwd"  # Part of the name of the kernel'
 
 CUDNN_MULTIPLE, CUDNN_LARGEST = 8, 128  # Of a head's width.
 
+Fused = Callable[[jax.Array, jax.Array, jax.Array, tuple[int, int]], jax.Array]
+
 
 def cudnn_attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
+    lengths: tuple[int, int],
     *,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> jax.Array:
     """By NVIDIA's library, for bfloat16 or float16.
 
-    In training it takes even lengths only: odd ones are padded, and the padding is left out of the
-    sums. `implementation` is JAX's name of what computes it.
+    In training it takes even lengths only: odd ones are padded. `implementation` is JAX's name of what
+    computes it.
     """
-    leading = query.shape[:-3]
-    query, key, value = (x.reshape(-1, *x.shape[-3:]) for x in (query, key, value))
-    (batch, queries), keys = query.shape[:2], key.shape[1]
-    lengths: dict[str, Any] = {}
-    if queries % 2 or keys % 2:
-        lengths = {
-            "query_seq_lengths": jnp.full(batch, queries, jnp.int32),
-            "key_value_seq_lengths": jnp.full(batch, keys, jnp.int32),
+    given = query.shape
+    query, key, value = (even_length(x.reshape(-1, *x.shape[-3:]), 1) for x in (query, key, value))
+    padded: dict[str, Any] = {}
+    if lengths != (query.shape[1], key.shape[1]):
+        names = ("query_seq_lengths", "key_value_seq_lengths")
+        padded = {
+            name: jnp.full(len(query), length, jnp.int32)
+            for name, length in zip(names, lengths, strict=True)
         }
-    y = jax.nn.dot_product_attention(
-        *(even_length(x) for x in (query, key, value)),
-        scale=1.0,
-        implementation=implementation,
-        **lengths,
-    )
-    return y[:, :queries].reshape(*leading, *y[:, :queries].shape[1:])
+    y = jax.nn.dot_product_attention(query, key, value, implementation=implementation, **padded)
+    return y[:, : given[-3]].reshape(given)
 
 
-def even_length(x: jax.Array) -> jax.Array:
-    """[B, S, H, d] with zeros after an odd sequence."""
-    return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
+def even_length(x: jax.Array, axis: int) -> jax.Array:
+    """The array with zeros after an axis of odd length."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, x.shape[axis] % 2)
+    return jnp.pad(x, widths)
 
 
-FUSED: dict[str, Callable[..., jax.Array]] = {CUDNN: cudnn_attention}
+FUSED: dict[str, Fused] = {CUDNN: cudnn_attention}
 ATTENTIONS = (XLA, *FUSED)
 
 

@@ -13,6 +13,7 @@ from flax import nnx
 from vit_jax.errors import ConfigError
 from vit_jax.kinds import is_number, shown
 from vit_jax.models.layers import REMAT_POLICIES
+from vit_jax.models.norms import BatchNorm
 
 PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
 ATTENTION_WEIGHTS, PRE_LOGITS = "attention_weights", "pre_logits"
@@ -33,6 +34,7 @@ LARGEST = 10_000_000  # Of any number that an option is: classes, widths, pixels
 DEEPEST = 10_000  # Blocks; each has an entry in lists.
 
 AUTO = "auto"
+BATCH_NORM, NO_NORM = "batch", "none"
 PRECISIONS = (AUTO, "default", "high", "highest")  # JAX's, and the one that `dtype` suggests.
 
 Constrain = Callable[[jax.Array], jax.Array]
@@ -54,6 +56,7 @@ class ModelOptions:
     image_size: tuple[int, int] = (224, 224)
     channels: int = 3
     head_bias: float = 0.0  # initial value of the head's bias
+    head_norm: str = NO_NORM  # or "batch": of the head's input, for linear probes (MAE's recipe)
     dtype: str = "float32"  # of the computation; parameters are always float32
     matmul_precision: str = AUTO  # JAX's of float32 products; auto: "highest" if dtype is float32
     remat: str = AUTO  # or "none", "full", "dots": what the backward pass recomputes
@@ -71,6 +74,7 @@ class ModelOptions:
         require_at_least(self, 0, "num_classes")
         require_at_least(self, 1, "channels")
         require_one_of(self, dtype=("float32", "bfloat16"), remat=REMAT_POLICIES)
+        require_one_of(self, head_norm=(NO_NORM, BATCH_NORM))
         require_one_of(self, matmul_precision=PRECISIONS)
 
     def in_precision(self) -> contextlib.AbstractContextManager:
@@ -122,6 +126,8 @@ class ImageClassifier(nnx.Module):
         self.options = options
         if options.num_classes:
             self.head = self.make_head(representation_size, rngs)
+            if options.head_norm == BATCH_NORM:
+                self.head_norm = BatchNorm(representation_size)
 
     def make_head(self, representation_size: int, rngs: nnx.Rngs) -> nnx.Linear:
         """The linear layer from a representation to the classes; its kernel is zero at first."""
@@ -198,8 +204,11 @@ class ImageClassifier(nnx.Module):
 
     def classify(self, representation: jax.Array) -> jax.Array:
         """Representation [B, R] float32 -> logits [B, K] float32; itself without a head."""
+        if not self.options.num_classes:
+            return representation
+        normed = self.options.head_norm == BATCH_NORM
         with self.options.in_precision():
-            return self.head(representation) if self.options.num_classes else representation
+            return self.head(self.head_norm(representation) if normed else representation)
 
     def intermediates(self, images: jax.Array, *names: str) -> dict[str, Any]:
         """The values that the model computes on the way to its logits, in evaluation mode.

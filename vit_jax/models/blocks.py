@@ -13,10 +13,10 @@ from vit_jax.models.layers import (
     SWIGLU,
     Attention,
     SwiGLU,
-    layer_norm,
     split,
     stochastic_depth,
 )
+from vit_jax.models.norms import layer_norm
 from vit_jax.models.positions import (
     EVERY_LAYER,
     RELATIVE,

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE
-from vit_jax.models.dropout import PACKED, dropout
+from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE, Fused, even_length
+from vit_jax.models.dropout import HASHED, dropout
+from vit_jax.models.norms import layer_norm
 from vit_jax.models.positions import relative_logits, rotary_angles, rotate
 
-LAYER_NORM_EPSILON = 1e-6  # The reference's; PyTorch's default is 1e-5.
 DENSE_MLP, SWIGLU = "dense", "swiglu"
 
 GELU = {
@@ -78,11 +78,6 @@ def stochastic_depth(
     return jnp.where(keep, (x / (1 - rate)).astype(x.dtype) if rescaled else x, 0)
 
 
-def layer_norm(features: int, options: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """LayerNorm over the last axis, with statistics in float32; `options`: norm_epsilon, dtype."""
-    return nnx.LayerNorm(features, epsilon=options.norm_epsilon, dtype=options.dtype, rngs=rngs)
-
-
 class Attention(nnx.Module):
     """Multi-head attention (equations 5 to 8 of the paper).
 
@@ -140,27 +135,38 @@ class Attention(nnx.Module):
           The values [..., Q, D], and the weights [..., H, Q, K] float32 after the softmax.
         """
         memory = x if memory is None else memory
+        (queries, keys), fused = (x.shape[-2], memory.shape[-2]), self.fused_for(key)
+        if fused and self.rotary_options is None:  # Here it is part of what is written anyway.
+            x, memory = even_length(x, -2), even_length(memory, -2)
         query, key_, value = self.query(x), self.key(memory), self.value(memory)
         if self.query_key_norm:
             query, key_ = self.query_norm(query), self.key_norm(key_)
         if self.rotary_options is not None:
             angles = rotary_angles(self.rotary_options)
             query, key_ = rotate(query, angles), rotate(key_, angles)
-        query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
-        logits = jnp.einsum(
-            "...qhd,...khd->...hqk", query, key_, preferred_element_type=jnp.float32
-        )
-        if self.relative:
-            logits = logits + relative_logits(query, self.relative_positions[...])
-        weights = jax.nn.softmax(logits)  # Where nobody looks at them, a fused kernel spares them.
-        if self.fused and not self.relative and (key is None or not self.dropout_rate):
-            y = self.fused(query, key_, value)
+        # Where a kernel is used, and nobody looks at the weights, they are not computed.
+        weights = self.weights(query[..., :queries, :, :], key_[..., :keys, :, :])
+        if fused:
+            y = fused(query, key_, value, (queries, keys))
         else:
             dropped = dropout(weights, self.dropout_rate, key, self.dropout_bits)
             y = jnp.einsum("...hqk,...khd->...qhd", dropped.astype(value.dtype), value)
         if self.out_norm:
             y = self.norm(y.reshape(*y.shape[:-2], -1)).reshape(y.shape)
-        return self.out(y), weights
+        return self.out(y)[..., :queries, :], weights
+
+    def fused_for(self, key: jax.Array | None) -> Fused | None:
+        """The kernel, unless it cannot do what is to be done; `key` as for the call."""
+        dropping = key is not None and self.dropout_rate > 0
+        return None if self.relative or dropping else self.fused
+
+    def weights(self, query: jax.Array, key: jax.Array) -> jax.Array:
+        """Queries [..., Q, H, d] and keys [..., K, H, d] -> [..., H, Q, K] float32."""
+        query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
+        logits = jnp.einsum("...qhd,...khd->...hqk", query, key, preferred_element_type=jnp.float32)
+        if self.relative:
+            logits = logits + relative_logits(query, self.relative_positions[...])
+        return jax.nn.softmax(logits)
 
 
 class MLP(nnx.Module):
@@ -177,7 +183,7 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
         *,
         dropout_rate: float = 0.0,
-        dropout_bits: int = PACKED,
+        dropout_bits: int = HASHED,
         kernel_init: Callable = xavier_uniform,
         bias_init: Callable = nearly_zero,
         inner_norm: bool = False,

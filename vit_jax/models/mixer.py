@@ -30,12 +30,12 @@ from vit_jax.models.layers import (
     LINEAR,
     MLP,
     drop_rates,
-    layer_norm,
     lecun_normal,
     scan_blocks,
     split,
     stochastic_depth,
 )
+from vit_jax.models.norms import layer_norm
 from vit_jax.models.patches import PatchEmbedding, PatchOptions
 
 

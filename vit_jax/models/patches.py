@@ -9,7 +9,8 @@ from flax import nnx
 
 from vit_jax.errors import ConfigError
 from vit_jax.models.base import ModelOptions, as_pair, require_at_least, require_not_negative
-from vit_jax.models.layers import LAYER_NORM_EPSILON, lecun_normal
+from vit_jax.models.layers import lecun_normal
+from vit_jax.models.norms import LAYER_NORM_EPSILON
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax.models.layers import MLP, Attention, layer_norm, xavier_uniform
+from vit_jax.models.layers import MLP, Attention, xavier_uniform
+from vit_jax.models.norms import layer_norm
 
 
 class AttentionPooling(nnx.Module):

@@ -22,6 +22,7 @@ from vit_jax.models.base import (
     ATTENTION_WEIGHTS,
     AUTO,
     BLOCK_OUTPUTS,
+    NO_NORM,
     PATCH_EMBEDDINGS,
     PRE_LOGITS,
     Constrain,
@@ -43,11 +44,11 @@ from vit_jax.models.layers import (
     STOCHASTIC_DEPTH_SCHEDULES,
     SWIGLU,
     drop_rates,
-    layer_norm,
     lecun_normal,
     scan_blocks,
     split,
 )
+from vit_jax.models.norms import layer_norm
 from vit_jax.models.patches import PatchEmbedding, PatchOptions, drop_patches
 from vit_jax.models.pooling import AttentionPooling
 from vit_jax.models.positions import (
@@ -143,6 +144,11 @@ class ViTOptions(PatchOptions):
         if self.pooling == CLASS_TOKEN_POOLING and self.class_token is False:
             raise ConfigError(
                 "model.pooling='token' needs model.class_token: set it, or pool by 'average'."
+            )
+        if self.distillation_token and self.head_norm != NO_NORM:
+            raise ConfigError(
+                f"model.head_norm={self.head_norm!r} needs one head, and model.distillation_token "
+                "brings a second."
             )
         if self.distillation_token and self.pooling != CLASS_TOKEN_POOLING:
             raise ConfigError(

@@ -165,6 +165,17 @@ class Objective:
         """
         return TRAINING_FLOPS * self.network.options.macs()
 
+    def follow(self, params: dict, auxiliary: dict) -> dict:
+        """The parameters after an update: those that follow the batch and no gradient are moved.
+
+        They are a model's running statistics, if it has any.
+
+        Args:
+          params: the new ones.
+          auxiliary: means over the batch of the values that `loss` returned.
+        """
+        return self.network.follow(params, auxiliary)
+
     def update(self, state: dict, params: dict, auxiliary: dict) -> dict:
         """The next `state`, after an update.
 

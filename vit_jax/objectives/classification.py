@@ -62,13 +62,13 @@ class Classification(Objective):
     ) -> tuple[jax.Array, Auxiliary]:
         """The loss of mixed images against mixed targets, times their classes' weights."""
         del frozen
-        logits = self.network(params, mixing.mixed_images(batch), key)
+        outputs = self.network.outputs(params, mixing.mixed_images(batch), key)
         encode = functools.partial(self._encode, smoothing=self.options.label_smoothing)
         targets = mixing.mixed_targets(batch, encode)
-        losses = LOSSES[self.options.loss](logits, targets)
+        losses = LOSSES[self.options.loss](outputs["logits"], targets)
         if self.labels.weights:
             losses *= mixing.mixed_targets(batch, self._encode) @ self._weights
-        return losses, {}
+        return losses, self.network.statistics(outputs)
 
     def show(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The mixed images, and their targets [B, K] before smoothing."""

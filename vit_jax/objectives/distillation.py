@@ -194,7 +194,7 @@ def _order_of_classes(model: Any, labels: Labels, teacher: str) -> np.ndarray | 
     count, names = model.options.num_classes, list(model.class_names)
     if count != labels.num_classes:
         raise ConfigError(
-            f"config.init_teacher={teacher} classifies into {count} classes, and the data has "
+            f"config.init_teacher={teacher} knows {count} classes, and the data has "
             f"{labels.num_classes}: teacher and student need the same."
         )
     if not names or not labels.names or names == list(labels.names):

@@ -19,7 +19,8 @@ from flax import nnx
 from vit_jax.errors import ConfigError
 from vit_jax.kinds import Flag, Fraction, whole
 from vit_jax.models.base import Constrain
-from vit_jax.models.layers import layer_norm, scan_blocks, xavier_uniform
+from vit_jax.models.layers import scan_blocks, xavier_uniform
+from vit_jax.models.norms import layer_norm
 from vit_jax.models.positions import sincos_2d
 from vit_jax.models.vit import Block, ViTOptions
 from vit_jax.network import Network

@@ -66,8 +66,11 @@ class Regression(Objective):
     ) -> tuple[jax.Array, Auxiliary]:
         """The loss of each image's outputs."""
         del frozen
-        errors = self.network(params, batch["image"], key) - batch["label"]
-        return REGRESSION_LOSSES[self.options.loss](errors, self.options.huber_delta), {}
+        outputs = self.network.outputs(params, batch["image"], key)
+        losses = REGRESSION_LOSSES[self.options.loss](
+            outputs["logits"] - batch["label"], self.options.huber_delta
+        )
+        return losses, self.network.statistics(outputs)
 
     def captions(self, values: np.ndarray) -> list[list[str]]:
         """Each target, by name."""

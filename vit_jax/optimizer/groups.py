@@ -15,11 +15,11 @@ from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
 from vit_jax.errors import ConfigError
-from vit_jax.parameters import LAYERS, TrainablePart, layer_names, named_leaves
+from vit_jax.parameters import HEAD_NORM, LAYERS, TrainablePart, layer_names, named_leaves
 from vit_jax.tables import format_table
 
 # What is above the blocks learns at the full rate; what is below them counts as layer 0.
-ABOVE_BLOCKS = r"^(norm|attention_pooling|pre_logits|head|distillation_head|objective)/"
+ABOVE_BLOCKS = r"^(norm|attention_pooling|pre_logits|head|head_norm|distillation_head|objective)/"
 
 Rules = Sequence[tuple[str, Any]]
 PerLayer = dict[str, np.ndarray]  # Parameter name -> a value for each layer: [layers], else [1].
@@ -107,6 +107,8 @@ def parameter_groups(config: ConfigDict, params: dict) -> ParameterGroups:
     names = {name: layer_names(name, shape) for name, shape in shapes.items()}
     freeze = [(config.freeze, True)] if config.freeze else []
     frozen, frozen_by = match_rules("freeze", freeze, names, False)
+    statistics = [name for name in names if name.startswith(f"{HEAD_NORM}/")]
+    frozen |= {name: np.ones_like(frozen[name]) for name in statistics}  # No gradient moves them.
     rates, rates_by = match_rules("rate_multipliers", config.rate_multipliers, names, 1.0)
     decays, decays_by = match_rules("decay_multipliers", config.decay_multipliers, names, 0.0)
     if all(mask.all() for mask in frozen.values()):

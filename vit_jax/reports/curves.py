@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vit_jax.console import format_duration
 from vit_jax.figures import Axes, Picture, add_legend, paint_curve, plot
 from vit_jax.pages import Section
 
@@ -108,7 +109,7 @@ def time_section(records: Sequence[dict[str, Any]]) -> Section | None:
         return None
     largest_first = sorted(spent.items(), key=lambda item: -item[1])
     rows = [
-        (kind.replace("_", " "), f"{seconds / 3600:.3g}", f"{seconds / total:.1%}")
+        (kind.replace("_", " "), format_duration(seconds), f"{seconds / total:.1%}")
         for kind, seconds in largest_first
         if seconds
     ]
@@ -122,5 +123,5 @@ def time_section(records: Sequence[dict[str, Any]]) -> Section | None:
         f"{last['step']:,} updates; {', '.join(measured)}. Wall time over all starts of the run; lost "
         "is what restarts did again. Energy is not measured."
     )
-    head = ("wall time", "hours", "share")
-    return Section("Time", text, table=[head, *rows, ("all", f"{total / 3600:.3g}", "100.0%")])
+    head = ("wall time", "spent", "share")
+    return Section("Time", text, table=[head, *rows, ("all", format_duration(total), "100.0%")])

@@ -1,4 +1,4 @@
-"""Where a classifier is wrong: confusion, hardest classes, the mistakes that it is surest of."""
+"""Where a classifier is wrong: confusion, hardest classes, its most confident mistakes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def mistake_sections(
     return [
         confusion_section(found, labelled.names),
         hardest_classes(found, labelled.names),
-        surest_mistakes(model, found, labelled),
+        confident_mistakes(model, found, labelled),
     ]
 
 
@@ -61,7 +61,9 @@ def confusion_section(found: Answers, names: tuple[str, ...]) -> Section:
 def hardest_classes(found: Answers, names: tuple[str, ...]) -> Section:
     """The classes with the lowest scores, and what they are most often taken for."""
     scores, several = class_scores(found, len(names)), found.label.ndim == 2
-    order = [number for number in np.argsort(scores) if not np.isnan(scores[number])][:HARDEST]
+    order = [
+        number for number in np.argsort(scores, kind="stable") if not np.isnan(scores[number])
+    ][:HARDEST]
     if several:
         rows = [(names[number], f"{scores[number]:.1%}") for number in order]
         table = [("class", "average precision"), *rows]
@@ -77,9 +79,9 @@ def hardest_classes(found: Answers, names: tuple[str, ...]) -> Section:
     return Section("Hardest classes", "Lowest accuracy first.", table=[head, *lines])
 
 
-def surest_mistakes(model: ImageClassifier, found: Answers, labelled: LabelledSplit) -> Section:
+def confident_mistakes(model: ImageClassifier, found: Answers, labelled: LabelledSplit) -> Section:
     """The wrong answers with the highest probabilities, their pictures, and attention over them."""
-    title, names = "Mistakes that it is surest of", labelled.names
+    title, names = "Most confident mistakes", labelled.names
     wrong = np.flatnonzero(found.prediction != found.label)
     worst = wrong[np.argsort(-found.probability[wrong], kind="stable")][:WORST].tolist()
     if not worst:
@@ -91,6 +93,8 @@ def surest_mistakes(model: ImageClassifier, found: Answers, labelled: LabelledSp
         for row, example in zip(worst, examples, strict=True)
         if isinstance(example, Example)
     ]
+    if not read:
+        return Section(title, f"None of the {len(worst)} pictures can be read.")
     pictures = np.stack([image for _, image in read])
     rows = [
         (
@@ -104,7 +108,9 @@ def surest_mistakes(model: ImageClassifier, found: Answers, labelled: LabelledSp
     ]
     drawn, text = with_attention(model, pictures)
     head = ("", "image", "label", "prediction", "probability")
-    text = f"Row by row, the surest first; a label may be wrong rather than the answer. {text}"
+    text = (
+        f"Row by row, the most confident first; a label may be wrong rather than the answer. {text}"
+    )
     return Section(title, text, (drawn,), [head, *rows])
 
 

@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(cell: Cell, directory: str) -> Outcome:
-    """What came of a cell so far; raises ConfigError if what lies there is of another definition."""
+    """What came of a cell so far; raises ConfigError if a result is of another definition."""
     folder = storage.join(directory, cell.folder)
     path = storage.join(folder, FILE_NAME)
     if not storage.exists(path):
@@ -56,6 +56,8 @@ def outcome_of(cell: Cell, directory: str) -> Outcome:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error!r}): move it away to run the cell.") from None
     changed = sorted(before ^ {*cell.overrides, *config_of(cell.config)})
+    if changed and outcome.status == FAILED:
+        return Outcome(MISSING)  # There is nothing to lose.
     if changed:
         raise ConfigError(
             f"{path} is of another definition of the study ({', '.join(changed)} differ): name "
@@ -81,7 +83,8 @@ def run_cell(study: Study, cell: Cell, directory: str, stop: threading.Event | N
         for task in study.finetune:
             numbers |= finetuned(study, task, cell, folder, stop)
         for metric in study.all_metrics.values():
-            if not math.isfinite(numbers.get(metric, math.nan)):
+            value = numbers.get(metric)  # None: it was no number when the run ended.
+            if value is None or not math.isfinite(value):
                 raise ConfigError(
                     f"{metric} is no number in the last record, which has {', '.join(numbers)}: name "
                     "one of these as the study's metric."

@@ -42,7 +42,7 @@ class Study:
       finetune: the tasks on which each trained model is fine-tuned, by name: a config,
         FILE[:ARGUMENTS], and its overrides. Each one's "eval/accuracy" is a metric, too.
       overrides: of all cells; a model's and a schedule's own are stronger.
-      run: what a cell does: `runs.trained`, `runs.measured` or both.
+      run: what a cell does: `runs.trained` or `runs.trained_and_measured`.
       views: what figures show the metrics against; those that have points are drawn.
       notes: what the study shows and what it does not; stands in the report.
     """
@@ -108,8 +108,9 @@ class Cell:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Its model's."""
-        return tuple(self.model.partition(":")[0].split(", "))
+        """Its model's: what stands before a colon, else its own name."""
+        families, colon, _ = self.model.partition(":")
+        return tuple(families.split(", ")) if colon else (self.model,)
 
     @property
     def folder(self) -> str:
@@ -157,12 +158,17 @@ def shipped() -> list[str]:
 
 
 def check(study: Study, file: str) -> None:
-    """Raises ConfigError for a grid without cells or with two in one folder, and for bad tasks."""
-    for recipe, *overrides in study.finetune.values():
-        validate(load_config(recipe, overrides))  # Better now than after the training.
+    """Raises ConfigError for a grid without cells or with two in one folder, and for bad configs."""
     folders = [cell.folder for cell in study.cells()]
     if not folders:
         raise ConfigError(f"{file}: the study has no cells: name models, sizes and seeds.")
     twice = {folder for folder in folders if folders.count(folder) > 1}
     if twice:
         raise ConfigError(f"{file}: two cells would share the folder {min(twice)}: rename models.")
+    configs = {cell.folder: (cell.config, cell.overrides) for cell in study.cells()}
+    configs |= {task: (recipe, tuple(given)) for task, (recipe, *given) in study.finetune.items()}
+    for name, (recipe, given) in configs.items():
+        try:
+            validate(load_config(recipe, given))  # Better now than after the work.
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {name}: {error}") from error

@@ -74,9 +74,8 @@ def draw(study: Study, outcomes: Outcomes, view: View, metric: tuple[str, str]) 
             crosses = [x for cell, o in each if (x := failed_at(study, cell, o, view))]
             where = {"transform": axes.get_xaxis_transform(), "ms": 8, "mew": 2}
             axes.plot(crosses, [FAILED_AT] * len(crosses), "x", **where, **style)
-        horizontal, vertical = view.scales
-        axes.set(xscale=horizontal, yscale=vertical, xlabel=view.label, ylabel=metric[0])
-        if horizontal == "log":
+        axes.set(xscale=view.scale, xlabel=view.label, ylabel=metric[0])
+        if view.scale == "log":
             set_ticks(axes, sorted({x for line in axes.lines for x in line.get_xdata()}))
         add_legend(axes.figure)
 
@@ -92,14 +91,15 @@ def set_ticks(axes: Axes, positions: Sequence[float]) -> None:
     """Ticks of a logarithmic axis with points at ascending positions, in ordinary numbers."""
     axes.xaxis.minorticks_off()
     ticks = ticks_of(positions)
-    axes.set_xticks(ticks, [f"{x:,.0f}" if x >= 1 else f"{x:.2g}" for x in ticks])
+    axes.set_xticks(ticks, [f"{x:,.0f}" if x >= 10 else f"{x:.2g}" for x in ticks])
 
 
 def ticks_of(positions: Sequence[float]) -> list[float]:
-    """The positions themselves where their labels have room, else a few between the ends; ascending."""
+    """The positions where their labels have room, else a few round ones from end to end; ascending."""
     if all(after > APART * before for before, after in itertools.pairwise(positions)):
         return [*positions]
-    return np.geomspace(positions[0], positions[-1], FEW_TICKS).tolist()
+    few = np.geomspace(positions[0], positions[-1], FEW_TICKS)
+    return [float(f"{x:.2g}") for x in few]
 
 
 def points_of(

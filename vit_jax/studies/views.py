@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from vit_jax.studies.runs import IMAGE_SIZE, IMAGES_PER_SECOND
+from vit_jax.studies.runs import IMAGES_PER_SECOND
 
 if TYPE_CHECKING:
     from vit_jax.studies.definition import Cell, Study
@@ -25,7 +25,7 @@ class View(NamedTuple):
       position: (study, cell, numbers of a record) -> where it stands on that axis; None: it does not.
       by_family: a line for each family of models, else for each model and schedule.
       every_record: a cell has a point for each of its evaluations, else for the last.
-      scales: of both axes, "log" or "linear".
+      scale: of the horizontal axis, "log" or "linear".
     """
 
     name: str
@@ -35,7 +35,7 @@ class View(NamedTuple):
     position: Position
     by_family: bool = False
     every_record: bool = False
-    scales: tuple[str, str] = ("log", "linear")
+    scale: str = "log"
 
     def lines(self, cell: Cell) -> tuple[str, ...]:
         """The names of the lines that a cell stands on."""
@@ -83,23 +83,14 @@ TRAINING = View(
     "epochs",
     of_most_images(EPOCHS),
     every_record=True,
-    scales=("linear", "linear"),
+    scale="linear",
 )
 SPEED = View(
     "speed",
     "Against speed",
-    f"{MARKS} Speed is that of inference on one device, the highest over batch sizes; of the cells with "
-    "most images. (Figure 13, right, of the paper.)",
+    f"{MARKS} Speed is that of inference on one device, from pixels to logits; of the cells with most "
+    "images. (Figure 13, right, of the paper.)",
     "inference speed (images/s)",
     of_most_images(IMAGES_PER_SECOND),
     by_family=True,
-)
-INPUT_SIZE = View(
-    "input_size",
-    "Against the images' size",
-    f"{MARKS} Inference on one device, the first of the machine. (Figure 12 of the paper.)",
-    "input size (pixels)",
-    of_most_images(IMAGE_SIZE),
-    by_family=True,
-    scales=("log", "log"),
 )

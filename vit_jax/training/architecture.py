@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 # Options that do not make the function, but how it is trained and computed, or its head; the
 # representation layer goes with the head, as in fine-tuning.
 OF_THE_RUN = (
-    *("num_classes", "representation_size", "head_bias", "position_std", "kernel_std"),
+    *("num_classes", "representation_size", "head_bias", "head_norm"),
+    *("position_std", "kernel_std"),
     *("dropout_rate", "attention_dropout_rate", "dropout_bits", "patch_dropout_rate"),
     *("stochastic_depth_rate", "stochastic_depth_schedule"),
     *("dtype", "matmul_precision", "attention", "remat", "scan_unroll"),

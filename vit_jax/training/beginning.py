@@ -125,6 +125,7 @@ def find_beginning(
     if directory and has_checkpoints(directory):
         return Beginning(read_model_file(directory), resumes=True)
     if not config.init:
+        logger.info("From scratch: config.init names no weights.")
         return Beginning()
     options = model_options(config, dataset.num_classes)
     try:

@@ -51,6 +51,7 @@ def make_train_step(
         part = trainable.select(state.params)
         updates, opt_state = optimizer.update(gradients, state.opt_state, part)
         params = trainable.insert(optax.apply_updates(part, updates), state.params)
+        params = objective.follow(params, means)
         keep = ema_keep(state.step, config.ema_decay, warmup=config.ema_warmup)
         ema = state.ema and update_ema(state.ema, params, keep)
         own = objective.update(state.objective, params, means) if state.objective else {}

@@ -67,7 +67,11 @@ SILENT_OPTIONS = (
     "rotary_coordinates",
     "rotary_reference",
 )
-HEAD_OPTIONS = ("num_classes", "representation_size")  # Heads of other models are of no use.
+HEAD_OPTIONS = (
+    "num_classes",
+    "representation_size",
+    "head_norm",
+)  # Heads of other models are of no use.
 ROOT = "conv_root/kernel"  # what a ResNet's first convolution ends in
 
 Shape = tuple[int, ...]

@@ -232,7 +232,9 @@ def describe_pixels(pixels: Preprocessing) -> str:
     )
     whole = f"whole pictures resized ({by})"
     centre = f"the centres of pictures resized to {pixels.resize} ({by})"
-    return f"pixels are normalised to [-1, 1], of {whole if pixels.crop == 'resize' else centre}"
+    halves = (pixels.mean, pixels.std) == (DEFAULT_PIXELS.mean, DEFAULT_PIXELS.std)
+    moments = "[-1, 1]" if halves else f"mean {pixels.mean} and std {pixels.std}"
+    return f"pixels are normalised to {moments}, of {whole if pixels.crop == 'resize' else centre}"
 
 
 def with_defaults(

@@ -15,6 +15,8 @@ import numpy as np
 
 from vit_jax.class_mapping import ABSENT, ClassMapping
 from vit_jax.errors import WeightsError
+from vit_jax.models.base import NO_NORM
+from vit_jax.models.norms import BATCH_NORM_EPSILON
 from vit_jax.models.positions import (
     LEARNED_1D,
     LEARNED_2D,
@@ -24,9 +26,10 @@ from vit_jax.models.positions import (
     sincos_2d,
 )
 from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
+from vit_jax.parameters import HEAD_NORM
 from vit_jax.weights.content import Weights
 
-HEAD = "head/kernel"
+HEAD, HEAD_BIAS = "head/kernel", "head/bias"
 HEADS = ("head/", "distillation_head/")  # What the names of their parameters begin with.
 TABLE = "position_embedding"
 POSITIONS = (TABLE, "relative_positions")  # What the names of position parameters contain.
@@ -94,6 +97,7 @@ def rewrite(
     form = Form(dict(weights.parameters), weights.options, weights.model_file.class_names)
     names = tuple(class_names)
     form = keep_rows(form, names, head_map) if head_map else order_classes(form, names)
+    form = fold_head_norm(form, here)
     if not isinstance(here, ViTOptions):
         return form
     form = average_pixels(form, here, weights)
@@ -151,6 +155,30 @@ def take_classes(form: Form, columns: Sequence[int], names: Sequence[str], note:
     taken = {name: array[..., list(columns)] for name, array in head.items()}
     form = form._replace(class_names=tuple(names))
     return form.change(taken, note, num_classes=len(columns))
+
+
+def fold_head_norm(form: Form, here: Any) -> Form:
+    """The running statistics before the head as part of it, for a model without."""
+    if (
+        here.head_norm != NO_NORM
+        or form.options.head_norm == NO_NORM
+        or HEAD not in form.parameters
+    ):
+        return form
+    head, statistics = plain_head(form.parameters)
+    return form.change(head, "with the norm before it", drop=statistics, head_norm=NO_NORM)
+
+
+def plain_head(
+    parameters: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], tuple[str, str]]:
+    """The head that alone does what it and the batch norm before it do, and that one's parameters."""
+    kernel, bias = (parameters[name].astype(np.float64) for name in (HEAD, HEAD_BIAS))
+    names = (f"{HEAD_NORM}/mean", f"{HEAD_NORM}/variance")
+    mean, variance = (parameters[name].astype(np.float64) for name in names)
+    kernel = kernel / np.sqrt(variance + BATCH_NORM_EPSILON)[:, None]
+    bias = bias - mean @ kernel
+    return {HEAD: kernel.astype(np.float32), HEAD_BIAS: bias.astype(np.float32)}, names
 
 
 def average_pixels(form: Form, here: Any, weights: Weights) -> Form:

@@ -1,6 +1,7 @@
 """Which format a weight file has: told by its content, never by its name."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import zipfile
@@ -14,14 +15,13 @@ from vit_jax.errors import CheckpointError, UserError, WeightsError
 from vit_jax.model_file import FILE_NAME
 from vit_jax.weights import (
     by_name,
-    clip,
     huggingface,
     metadata,
     native,
     npz,
+    state_dict,
     tensor_file,
     timm,
-    torchvision,
 )
 from vit_jax.weights.content import Hints, Weights
 
@@ -67,8 +67,10 @@ SAFETENSORS_READERS: dict[str, Reader] = {
     "embedding/kernel": native.read_export,
     "trunk/conv_root/kernel": native.read_export,
     "patch_embed.proj.weight": timm.read,
-    "conv1.weight": clip.read,
-    "conv_proj.weight": torchvision.read,
+    **{
+        library.kernel: functools.partial(state_dict.read, library=library)
+        for library in (state_dict.CLIP, state_dict.TORCHVISION)
+    },
     "stem.proj.weight": timm.read,
     "stem.conv.weight": timm.read,
     **{

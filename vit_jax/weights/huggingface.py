@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import DEFAULT_LOSS, ModelFile
+from vit_jax.model_file import DEFAULT_LOSS, HUGGINGFACE, ModelFile
 from vit_jax.models.base import as_pair
 from vit_jax.models.vit import ViTOptions
 from vit_jax.weights import metadata, preprocessor, tensor_file
@@ -207,7 +207,9 @@ def files(
 ) -> Files:
     """A folder that the class's `from_pretrained` reads; raises WeightsError if it has no such model."""
     folder, preprocessing = pathlib.Path(path), model_file.preprocessing
-    if remark := metadata.resize_remark(preprocessing, "Hugging Face's image processors"):
+    if remark := metadata.resize_remark(
+        preprocessing, "Hugging Face's image processors", HUGGINGFACE
+    ):
         logger.warning("Note: %s.", remark)
     parameters = kind.prepare(parameters)
     tensors = {

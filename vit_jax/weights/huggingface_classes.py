@@ -16,11 +16,11 @@ from vit_jax.models.vit import (
     ViTOptions,
 )
 from vit_jax.weights import huggingface_table as tables
-from vit_jax.weights.layouts import vit_values
+from vit_jax.weights.layouts import vit_values, without_head_bias
 from vit_jax.weights.mapping import Row, Tensors
 
 MOST_RATIO = 32  # of DINOv2's MLP to its width
-KEY_BIAS, HEAD_BIAS = "blocks/attention/key/bias", "head/bias"
+KEY_BIAS = "blocks/attention/key/bias"
 
 
 def vit_keys(options: ViTOptions, parameters: Tensors) -> dict[str, Any]:
@@ -118,15 +118,6 @@ def without_zero_key_bias(parameters: Tensors) -> Tensors:
     if parameters.get(KEY_BIAS, np.zeros(0)).any():
         return parameters
     return {name: array for name, array in parameters.items() if name != KEY_BIAS}
-
-
-def without_zero_head_bias(parameters: Tensors) -> Tensors:
-    """Without the bias of CLIP's projection; raises WeightsError if it is not 0."""
-    if parameters.get(HEAD_BIAS, np.zeros(0)).any():
-        raise WeightsError(
-            f"its {HEAD_BIAS} is not 0, and CLIP's projection has none: write format='timm'."
-        )
-    return {name: array for name, array in parameters.items() if name != HEAD_BIAS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -275,7 +266,7 @@ CLASSES = (
         rows=tables.CLIP,
         prefix="vision_model.",
         keys=clip_keys,
-        prepare=without_zero_head_bias,
+        prepare=without_head_bias,
         values={**PLAIN, "pre_norm": (True,), "qkv_bias": (True,)},
         needs=("num_classes",),
     ),

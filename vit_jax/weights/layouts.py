@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile
 from vit_jax.models.base import ModelOptions
 from vit_jax.models.layers import DENSE_MLP
@@ -11,6 +14,7 @@ from vit_jax.models.positions import LEARNED_1D, STEM
 from vit_jax.weights.files import Files
 from vit_jax.weights.mapping import Tensors
 
+HEAD_BIAS = "head/bias"
 PLAIN_VIT: Mapping[str, tuple] = {  # the options of a ViT as most libraries know it
     "representation_size": (0,),
     "distillation_token": (False,),
@@ -30,6 +34,15 @@ PLAIN_VIT: Mapping[str, tuple] = {  # the options of a ViT as most libraries kno
 def vit_values(*free: str, **values: tuple) -> dict[str, tuple]:
     """A plain ViT's options, but for those that may have any value, or these ones."""
     return {option: kept for option, kept in PLAIN_VIT.items() if option not in free} | values
+
+
+def without_head_bias(parameters: Tensors) -> dict[str, np.ndarray]:
+    """Without the bias of CLIP's projection, which is 0; raises WeightsError if it is not."""
+    if parameters.get(HEAD_BIAS, np.zeros(0)).any():
+        raise WeightsError(
+            f"its {HEAD_BIAS} is not 0, and CLIP's projection has none: write format='timm'."
+        )
+    return {name: array for name, array in parameters.items() if name != HEAD_BIAS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

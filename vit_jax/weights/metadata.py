@@ -48,8 +48,11 @@ def read_entries(entries: Mapping[str, str]) -> ModelFile | None:
     return read_entry(entries[ENTRY], METADATA) if ENTRY in entries else None
 
 
-def resize_remark(preprocessing: Preprocessing, library: str) -> str:
-    """The difference between the pictures of training and those of a library's users; "" for none."""
+def resize_remark(preprocessing: Preprocessing, library: str, rounding: str) -> str:
+    """The difference between the pictures of training and those of a library's users; "" for none.
+
+    `rounding` is the library's, as of `Preprocessing`.
+    """
     if preprocessing.interpolation == AREA:
         return (
             f"the model is for pictures resized by area; {library} take a box filter instead, "
@@ -59,6 +62,11 @@ def resize_remark(preprocessing: Preprocessing, library: str) -> str:
         return (
             f"the model is for pictures resized without antialiasing, which {library} cannot do: "
             "their users will see smoother pictures"
+        )
+    if preprocessing.crop == "center" and preprocessing.rounding != rounding:
+        return (
+            f"{library} round the sides of a resized picture, and where its centre begins, in another "
+            "way: their users may see some pictures shifted by a pixel"
         )
     return ""
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.model_file import AREA, Preprocessing
+from vit_jax.model_file import AREA, HUGGINGFACE, Preprocessing
 from vit_jax.models.base import ModelOptions, as_pair
 from vit_jax.weights.metadata import per_channel
 
@@ -43,6 +43,7 @@ def read(config: Mapping[str, Any], image_size: tuple[int, int]) -> tuple[Prepro
         crop=crop,
         resize=resize,
         interpolation=ours,
+        rounding=HUGGINGFACE,
     )
     return preprocessing, remarks
 

@@ -12,14 +12,16 @@ from flax.traverse_util import flatten_dict
 
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import DEFAULT_LOSS, ModelFile, Preprocessing
-from vit_jax.models.base import ImageClassifier, ModelOptions
+from vit_jax.models.base import NO_NORM, ImageClassifier, ModelOptions
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.positions import LEARNED_1D, NO_POSITIONS, ROTARY, SINCOS_2D, STEM, TABLES
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import ViTOptions
-from vit_jax.weights import huggingface, native, npz, program, timm
+from vit_jax.parameters import HEAD_NORM
+from vit_jax.weights import huggingface, native, npz, program, state_dict, timm
 from vit_jax.weights.architecture import POSITION_EMBEDDING, family_name
+from vit_jax.weights.equivalence import HEADS, plain_head
 from vit_jax.weights.files import write_files
 from vit_jax.weights.formats import PICKLE_SUFFIXES
 from vit_jax.weights.layouts import Layout, vit_values
@@ -33,6 +35,7 @@ class Format:
     layouts: tuple[Layout, ...]
     ending: str = ""  # of its file's name
     is_folder: bool = False  # whether it is, or may be, a folder
+    has_head_norm: bool = False  # else a norm before the head is written as a part of it
 
 
 FORMATS = {
@@ -52,10 +55,14 @@ FORMATS = {
     ),
     "timm": Format(timm.LAYOUTS, ending=".safetensors", is_folder=True),
     "huggingface": Format(huggingface.LAYOUTS, is_folder=True),
-    "vit_jax": Format((Layout(files=native.files),), is_folder=True),
-    "stablehlo": Format((Layout(files=program.files),), ending=".stablehlo"),
+    "clip": Format((state_dict.layout(state_dict.CLIP),), ending=".safetensors"),
+    "torchvision": Format((state_dict.layout(state_dict.TORCHVISION),), ending=".safetensors"),
+    "vit_jax": Format((Layout(files=native.files),), is_folder=True, has_head_norm=True),
+    "stablehlo": Format((Layout(files=program.files),), ending=".stablehlo", has_head_norm=True),
 }
-BY_ENDING = {format.ending: name for name, format in FORMATS.items() if format.ending}
+BY_ENDING = {  # The first of several formats that end alike.
+    format.ending: name for name, format in reversed(FORMATS.items()) if format.ending
+}
 # Of single files: no name for a folder.
 FILE_ENDINGS = (
     *BY_ENDING,
@@ -79,9 +86,10 @@ def save_model(
     Args:
       model: made by `create_model` or `load_model`.
       path: of the file or folder to write.
-      format: by default what `path` ends in. "npz" (the published files' names, with a sidecar `.json`), "timm" (a `.safetensors`
-        file if `path` ends so, else a folder), "huggingface" (a folder), "vit_jax" (a folder with
-        `model.json`), "stablehlo" (a program that needs only JAX).
+      format: by default what `path` ends in. "npz" (the published files' names, with a sidecar
+        `.json`), "timm" (a `.safetensors` file if `path` ends so, else a folder), "huggingface" (a
+        folder), "clip" and "torchvision" (a `.safetensors` file under OpenAI's or torchvision's
+        names), "vit_jax" (a folder with `model.json`), "stablehlo" (a program that needs only JAX).
       trunk_only: leave out the head, and the representation layer before it.
       preprocessing: what the model expects; by default the model's own, if it was loaded, else
         pixels in [-1, 1].
@@ -102,6 +110,10 @@ def save_model(
     if trunk_only:
         parameters, options = without_head(parameters, options)
         class_names = ()
+    if options.head_norm != NO_NORM and not FORMATS[format].has_head_norm:
+        head, statistics = plain_head(parameters)
+        parameters = {n: array for n, array in parameters.items() if n not in statistics} | head
+        options = dataclasses.replace(options, head_norm=NO_NORM)
     layout = find_layout(format, options)
     if tabled(options, layout) != options:
         parameters = with_table(model.position_table(), parameters, options, layout)
@@ -155,9 +167,9 @@ def without_head(
     trunk = {
         name: array
         for name, array in parameters.items()
-        if not name.startswith(("head/", "distillation_head/", "pre_logits/"))
+        if not name.startswith((*HEADS, f"{HEAD_NORM}/", "pre_logits/"))
     }
-    changes: dict[str, Any] = {"num_classes": 0}
+    changes: dict[str, Any] = {"num_classes": 0, "head_norm": NO_NORM}
     if hasattr(options, "representation_size"):
         changes["representation_size"] = 0
     return trunk, dataclasses.replace(options, **changes)

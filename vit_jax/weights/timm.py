@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.model_file import TORCHVISION, ModelFile, Preprocessing
 from vit_jax.models import registry
-from vit_jax.models.layers import LAYER_NORM_EPSILON
+from vit_jax.models.norms import LAYER_NORM_EPSILON
 from vit_jax.models.positions import NO_POSITIONS, ROTARY
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata, tensor_file
@@ -196,7 +196,7 @@ def files(
     target = pathlib.Path(path)
     if target.suffix == tensor_file.SUFFIX:
         return {target: write}
-    if remark := metadata.resize_remark(model_file.preprocessing, "timm's transforms"):
+    if remark := metadata.resize_remark(model_file.preprocessing, "timm's transforms", TORCHVISION):
         logger.warning("Note: %s.", remark)
     config = {
         **common_config(options, model_file, kind),

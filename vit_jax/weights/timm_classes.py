@@ -8,8 +8,9 @@ from typing import Any
 
 from vit_jax.errors import WeightsError
 from vit_jax.models.hybrid import HybridOptions
-from vit_jax.models.layers import LAYER_NORM_EPSILON, SWIGLU
+from vit_jax.models.layers import SWIGLU
 from vit_jax.models.mixer import MixerOptions
+from vit_jax.models.norms import LAYER_NORM_EPSILON
 from vit_jax.models.positions import (
     CENTRED,
     LEARNED_1D,

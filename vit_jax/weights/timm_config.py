@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.errors import WeightsError
-from vit_jax.model_file import AREA, Preprocessing
+from vit_jax.model_file import AREA, TORCHVISION, Preprocessing
 from vit_jax.models.base import as_pair
-from vit_jax.models.layers import LAYER_NORM_EPSILON
+from vit_jax.models.norms import LAYER_NORM_EPSILON
 from vit_jax.models.positions import CENTRED, INDICES, LEARNED_1D_ROTARY_2D, ROTARY_2D
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata
@@ -372,4 +372,5 @@ def preprocessing_of(given: Arguments, side: int) -> Preprocessing:
         crop="resize" if squash else "center",
         resize=math.floor(side / given.get("crop_pct", 0.875)),
         interpolation=INTERPOLATIONS.get(given.get("interpolation", ""), "bicubic"),
+        rounding=TORCHVISION,
     )

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_image
 
-from tests.data.pictures import encode, photograph, random_image
+from tests.data.pictures import encode, encode_npy, photograph, random_image
 from vit_jax.data.images import resizing
 from vit_jax.data.images.crops import inception_box
 from vit_jax.data.images.jpeg import Jpeg
-from vit_jax.data.images.picture import open_picture
+from vit_jax.data.images.picture import Decoding, open_picture
 from vit_jax.data.images.resizing import resample, resizer
 from vit_jax.data.images.transforms import eval_transform, preprocessing_of, train_transform
 from vit_jax.errors import DataError
@@ -58,6 +58,20 @@ def test_crops_of_photographs_are_pillows(data, name, interpolation):
     found = differences_from_pillow(image, (224, 224), interpolation, resizer(data), 40)
     assert found.mean() < 1
     assert found.max() < 3
+
+
+@pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
+def test_fast_decoding_stays_within_a_grey_level(data, name):
+    image = cv2.resize(load_sample_image(name), (800, 600), interpolation=cv2.INTER_AREA)
+    content, rng = encode(image, "JPEG", quality=90), np.random.default_rng(0)
+    exact, fast = (open_picture(content, 3, Decoding(fast=fast)) for fast in (False, True))
+    boxes = [inception_box(rng, 600, 800, 0.05, 1.0) for _ in range(30)]
+    resize = resizer(data)
+    found = [
+        difference(resize(fast, (224, 224), box), resize(exact, (224, 224), box)) for box in boxes
+    ]
+    assert 0 < np.mean(found) < 1
+    assert max(found) < 3
 
 
 @pytest.mark.slow
@@ -202,6 +216,28 @@ def test_other_pictures_are_resized_by_pillow(data):
     for picture in (image, open_picture(encode(image), 3)):
         expected = pillow(image, (24, 32), box, "bilinear")
         np.testing.assert_array_equal(resizer(data)(picture, (24, 32), box), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_raw_pixels_are_resized_as_those_of_a_jpeg(data, interpolation, channels):
+    data.interpolation = interpolation
+    image = np.ascontiguousarray(load_sample_image("china.jpg")[:256, :341, 3 - channels :])
+    raw, box = open_picture(encode_npy(image), channels), (10, 20, 240, 300)
+    found = resizer(data)(raw, (224, 224), box)
+    np.testing.assert_array_equal(found, resample(image, (224, 224), box, interpolation))
+    data.antialias = False
+    flag = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}[interpolation]
+    sampled = cv2.resize(image[10:250, 20:320], (224, 224), interpolation=flag)
+    np.testing.assert_array_equal(
+        resizer(data)(raw, (224, 224), box), sampled.reshape(224, 224, channels)
+    )
+
+
+def test_great_reductions_of_raw_pixels_are_left_to_pillow(data):
+    image = np.ascontiguousarray(load_sample_image("china.jpg")[:425, :425])
+    found = resizer(data)(open_picture(encode_npy(image), 3), (50, 50))
+    np.testing.assert_array_equal(found, pillow(image, (50, 50), (0, 0, 425, 425), "bilinear"))
 
 
 # ---------------------------------------------------------------------------- the references'

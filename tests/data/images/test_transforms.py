@@ -15,6 +15,7 @@ from vit_jax.data.images.randaugment_tf import randaug_tf
 from vit_jax.data.images.transforms import (
     describe_training,
     eval_transform,
+    mirrored,
     preprocessing_of,
     train_transform,
 )
@@ -213,3 +214,17 @@ def test_the_memory_of_a_hundred_megapixels_is_bounded(file_format, limit, tmp_p
     command = [sys.executable, "-c", PEAK_OF_A_PROCESS, str(path)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(result.stdout) < limit  # MiB. Pillow's pixels take four bytes each, 412 MiB.
+
+
+@pytest.mark.parametrize(("dtype", "channels"), [("uint8", 1), ("uint8", 3), ("float32", 5)])
+def test_mirrored_is_the_image_from_right_to_left(dtype, channels):
+    image = np.random.default_rng(0).uniform(0, 255, (5, 7, channels)).astype(dtype)
+    found = mirrored(image)
+    np.testing.assert_array_equal(found, image[:, ::-1])
+    assert found.dtype == image.dtype
+
+
+def test_fast_decoding_is_of_training_alone(data):
+    data.decode = "fast"
+    assert train_transform(data, (8, 8), 3).keywords["how"].fast
+    assert not eval_transform(preprocessing_of(data), (8, 8), 3).keywords["how"].fast

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests import tiny
-from tests.data.pictures import encode, photograph, random_image
+from tests.data.pictures import encode, encode_npy, photograph, random_image
 from vit_jax.data.dataset import open_dataset
 from vit_jax.data.images.picture import decode, decode_for_later
 from vit_jax.data.images.transforms import eval_transform, preprocessing_of, train_transform
@@ -127,3 +127,12 @@ def test_what_is_held_is_decoded_as_the_config_says(tmp_path):
     config.data.max_image_gib = 1000 / GIB
     with pytest.raises(DataError, match=r"0\.png: .*more than it may take"):
         open_dataset(config).source[0]
+
+
+def test_raw_pixels_are_resized_as_from_their_file(data):
+    content = encode_npy(photograph(60, 80))
+    transform = train_transform(data, (24, 24), 3)
+    held = decode_for_later(content, 3)
+    for seed in range(4):
+        from_file = transform(content, np.random.default_rng(seed))
+        np.testing.assert_array_equal(transform(held, np.random.default_rng(seed)), from_file)

@@ -37,11 +37,11 @@ def test_neighbours_are_one_request(shards, monkeypatch):
         return read(path, start, stop)
 
     monkeypatch.setattr(storage, "read", counted)
-    assert found.fetch([5, 0, 2, 3, 0]) == [5, 0, 2, 3, 0]
+    assert list(found.fetch([5, 0, 2, 3, 0])) == [5, 0, 2, 3, 0]
     if storage.is_remote(paths[0]):  # A gap is read through, where a request costs more.
-        assert requests == [(paths[0], 0, 40), (paths[1], 10, 20)]
+        assert sorted(requests) == [(paths[0], 0, 40), (paths[1], 10, 20)]
     else:
-        assert requests == [(paths[0], 0, 10), (paths[0], 20, 40), (paths[1], 10, 20)]
+        assert sorted(requests) == [(paths[0], 0, 10), (paths[0], 20, 40), (paths[1], 10, 20)]
 
 
 def test_a_large_gap_is_not_read_through(monkeypatch):
@@ -58,9 +58,9 @@ def test_what_cannot_be_read_stands_for_itself(shards):
     paths, found = shards
     write(paths[0], 0, 1)
     fsspec.core.url_to_fs(paths[1])[0].rm(paths[1])
-    values = found.fetch([0, 3, 5])
+    values = list(found.fetch([0, 3, 5]))
     assert values[0] == 0
     assert "0.shard ends before byte 40: it has changed since it was indexed" in str(values[1])
     assert "1.shard cannot be read" in str(values[2])
     with pytest.raises(IndexError):
-        found.fetch([6])
+        next(found.fetch([6]))

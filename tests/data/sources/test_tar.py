@@ -74,7 +74,7 @@ def test_examples(write, data):
         "train-0.tar/folder/a.png",
     ]
     assert (decode(source[1].image, 3) == 2).all()
-    assert source.fetch([2, 0]) == [source[2], source[0]]
+    assert list(source.fetch([2, 0])) == [source[2], source[0]]
     assert source.labels.tolist() == [2, 0, 1]
     (example,) = open_split(data, "").fetch([0])
     assert example[1:] == (1, "val-0.tar/c.png")  # Of both labels, that of .cls.
@@ -315,7 +315,7 @@ def test_a_changed_shard_is_noticed(write, data):
     write(SHARDS)
     source = open_split(data)
     write({"train-0.tar": {"new.png": png(9), "new.cls": "0", "z.png": png(1), "z.cls": "1"}})
-    wrong = source.fetch([0, 1, 2])
+    wrong = list(source.fetch([0, 1, 2]))
     assert isinstance(wrong[1], DataError)
     assert "train-0.tar" in str(wrong[1])
     assert wrong[2].label == 1

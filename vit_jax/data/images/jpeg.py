@@ -43,6 +43,8 @@ class Jpeg:
         height_offset: where in `content` the height stands, if decoding can stop after some rows;
             else 0.
         pixels: as stored, if the file is decoded already; `content` is empty then.
+        fast: whether colours of lower resolution are repeated, not interpolated, and the sides divided
+            where a smaller reduction is left for the filter.
     """
 
     content: bytes
@@ -51,6 +53,7 @@ class Jpeg:
     orientation: int
     height_offset: int
     pixels: np.ndarray | None = dataclasses.field(default=None, compare=False)
+    fast: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
@@ -104,11 +107,12 @@ class Jpeg:
             colorspace="GRAY" if self.channels == 1 else "RGB",
             min_height=-(-height // factor),
             min_width=-(-width // factor),
+            fastupsample=self.fast,
             strict=not stops,  # The rows left over would count as damage.
         )
 
 
-def open_jpeg(content: bytes, channels: int) -> Jpeg | None:
+def open_jpeg(content: bytes, channels: int, *, fast: bool = False) -> Jpeg | None:
     """Reads the header of a JPEG file; None if it is none, or of a kind that is left to Pillow.
 
     Left to Pillow are CMYK, arithmetic and lossless coding, 12 bits, colour wanted as grey, and
@@ -137,7 +141,7 @@ def open_jpeg(content: bytes, channels: int) -> Jpeg | None:
     # A file without its end may be truncated: that shows only if all of it is decoded.
     stops = _FRAMES[marker] and content.endswith(_END)
     offset = position + 5 if stops else 0
-    return Jpeg(content, channels, (height, width), orientation or 1, offset)
+    return Jpeg(content, channels, (height, width), orientation or 1, offset, fast=fast)
 
 
 def read_orientation(file: bytes | Image.Image) -> int:

@@ -64,12 +64,14 @@ class Decoding:
         bit_depth: of the values in files with 16 bits of grey: 2**bit_depth - 1 becomes white.
         value_range: of the values in files, what becomes 0 and 255; empty: as their type says.
         dtype: of pixels: "uint8" or "float32".
+        fast: whether shortcuts may be taken with JPEGs; see `Jpeg`.
     """
 
     max_bytes: int = int(MAX_IMAGE_GIB * 2**30)
     bit_depth: int = 16
     value_range: tuple[float, ...] = ()
     dtype: str = "uint8"
+    fast: bool = False
 
     def by_value(self, channels: int) -> bool:
         """Whether files are read value by value, not as Pillow's pictures of 8 bits."""
@@ -78,8 +80,19 @@ class Decoding:
 
 STANDARD = Decoding()
 
-# uint8 or float32 [H, W, C], a Pillow image of mode "L" or "RGB", or a file decoded when needed.
-Picture = np.ndarray | Image.Image | Jpeg
+
+@dataclasses.dataclass(frozen=True)
+class Raw:
+    """Pixels that a file holds as they are: they are resized as those of a JPEG.
+
+    Other arrays are resized as files of other formats are, by Pillow.
+    """
+
+    pixels: np.ndarray  # uint8 [H, W, 1 or 3]
+
+
+# uint8 or float32 [H, W, C], a Pillow image of mode "L" or "RGB", or what a file holds.
+Picture = np.ndarray | Image.Image | Jpeg | Raw
 
 _MODES = {1: "L", 3: "RGB"}
 _FEW_BITS = 14  # Cameras and scanners give 10, 12 or 14 bits in 16.
@@ -106,12 +119,16 @@ def decode(image: bytes | np.ndarray, channels: int, how: Decoding = STANDARD) -
     return as_array(open_picture(image, channels, how))
 
 
-def decode_for_later(image: bytes, channels: int, how: Decoding = STANDARD) -> np.ndarray | Jpeg:
-    """What a file holds, for `open_picture` as the file is: an array, but a JPEG stays one, so that
-    it is resized just as it would be from its file."""
-    if _is_by_value(image, channels, how):
+def decode_for_later(
+    image: bytes, channels: int, how: Decoding = STANDARD
+) -> np.ndarray | Jpeg | Raw:
+    """What a file holds, for `open_picture` as the file is: an array, but a JPEG or raw pixels stay
+    such, so that they are resized just as they would be from their file."""
+    if _is_by_value(image, channels, how) and not _is_raw(image, channels, how):
         return _read_values(image, channels, how)
     picture = open_picture(image, channels, how)
+    if isinstance(picture, Raw):
+        return picture
     if isinstance(picture, Jpeg):
         try:
             return picture.decoded()
@@ -137,14 +154,12 @@ def size_in_memory(image: bytes | np.ndarray | Image.Image) -> int:
         return 0
 
 
-def open_picture(
-    image: bytes | np.ndarray | Image.Image | Jpeg, channels: int, how: Decoding = STANDARD
-) -> Picture:
+def open_picture(image: bytes | Picture, channels: int, how: Decoding = STANDARD) -> Picture:
     """As `decode`, but leaves a JPEG undecoded, and another file a Pillow image, without a copy.
 
     What is wrong with a JPEG shows only when it is decoded, by a function of this module.
     """
-    if isinstance(image, Jpeg):
+    if isinstance(image, Jpeg | Raw):
         return image
     if isinstance(image, np.ndarray):
         return _from_array(image, channels, how)
@@ -154,14 +169,15 @@ def open_picture(
                 return _from_array(_values_of(image, channels, how), channels, how)
             return _upright_in_mode(image, channels, how.bit_depth)
     if _is_by_value(image, channels, how):
-        return _from_array(_read_values(image, channels, how), channels, how)
-    if jpeg := open_jpeg(image, channels):
+        pixels = _from_array(_read_values(image, channels, how), channels, how)
+        return Raw(pixels) if _is_raw(image, channels, how) else pixels
+    if jpeg := open_jpeg(image, channels, fast=how.fast):
         check_size("JPEG", *jpeg.stored_size, len(image), how.max_bytes)
         return jpeg
     return _open_with_pillow(image, channels, how)
 
 
-def _from_array(image: np.ndarray, channels: int, how: Decoding) -> Picture:
+def _from_array(image: np.ndarray, channels: int, how: Decoding) -> np.ndarray:
     """What a file holds, [H, W, C], as a picture."""
     plain = image.ndim == 3 and image.dtype == np.uint8
     if plain and image.shape[2] != channels and {image.shape[2], channels} <= set(_MODES):
@@ -190,6 +206,11 @@ def _is_by_value(content: Any, channels: int, how: Decoding) -> bool:
         return True
     layout = tiff.read_layout(content)
     return layout is not None and not layout.fits_pillow
+
+
+def _is_raw(content: bytes, channels: int, how: Decoding) -> bool:
+    """Whether a file of values holds plain pixels of 8 bits, or what becomes such."""
+    return content.startswith(values.NPY) and not how.by_value(channels)
 
 
 def _read_values(content: bytes, channels: int, how: Decoding) -> np.ndarray:
@@ -232,6 +253,8 @@ def size_of(image: Picture) -> tuple[int, int]:
     """(height, width)."""
     if isinstance(image, Jpeg):
         return image.size
+    if isinstance(image, Raw):
+        return image.pixels.shape[:2]
     return image.shape[:2] if isinstance(image, np.ndarray) else image.size[::-1]
 
 
@@ -242,7 +265,7 @@ def as_array(image: Picture) -> np.ndarray:
             return np.ascontiguousarray(upright(image.decode(), image.orientation))
         except ValueError:
             image = as_pillow(image)
-    array = np.asarray(image)
+    array = np.asarray(image.pixels if isinstance(image, Raw) else image)
     return array[..., np.newaxis] if array.ndim == 2 else array
 
 
@@ -251,7 +274,7 @@ def as_pillow(image: Picture) -> Image.Image:
     if isinstance(image, Jpeg) and image.pixels is None:
         # Its size is checked already.
         return _open_with_pillow(image.content, image.channels, Decoding(sys.maxsize))
-    if isinstance(image, Jpeg):
+    if isinstance(image, Jpeg | Raw):
         image = as_array(image)
     if isinstance(image, Image.Image):
         return image

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from operator import truediv
 from typing import Protocol
 
 import cv2
@@ -14,7 +15,7 @@ from PIL import Image
 
 from vit_jax.data.images.area import resize_by_area
 from vit_jax.data.images.jpeg import Jpeg, upright
-from vit_jax.data.images.picture import Picture, as_array, as_pillow, is_pictured, size_of
+from vit_jax.data.images.picture import Picture, Raw, as_array, as_pillow, is_pictured, size_of
 from vit_jax.model_file import AREA
 
 Size = tuple[int, int]  # (height, width), in pixels.
@@ -28,6 +29,7 @@ _OPENCV_FLAGS = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
 # for the filter: for the half, where the box has three times the result's sides. Crops to 64, 96 and
 # 224 pixels then differ from Pillow's by less than 3 grey levels; with 1.25 by 3.3, with 1 by 4.7.
 _LEAST_REDUCTION = 1.5
+_LEAST_REDUCTION_FAST = 1.25
 _LONGEST = 16  # Times the size that is cut out, or the width: what is made of a strip.
 _GREATEST_REDUCTION = 8  # What this filter does in time; Pillow's costs the same for any.
 
@@ -82,8 +84,8 @@ def _resize(
 ) -> np.ndarray:
     """Resizes the region `box`, default all, of an image to `size`; uint8 in and out.
 
-    With `antialias`, by Pillow's filter, whose support grows with the reduction, or for a JPEG by
-    one that comes close to it. Without it, the region is cropped and sampled at half-pixel centres,
+    With `antialias`, by Pillow's filter, whose support grows with the reduction, or for a JPEG or raw
+    pixels by one that comes close to it. Without it, the region is cropped and sampled at half-pixel centres,
     as TensorFlow and OpenCV do by default. By "area", the region is cropped, and each pixel is the
     mean over what it covers.
     """
@@ -96,6 +98,8 @@ def _resize(
             resized = _resize_jpeg(image, size, box, interpolation)
             if resized is not None:
                 return resized
+        elif isinstance(image, Raw) and max(map(truediv, box[2:], size)) <= _GREATEST_REDUCTION:
+            return resample(image.pixels, size, box, interpolation)
         region = (left, top, left + width, top + height)
         filter_ = _PILLOW_FILTERS[interpolation]
         return as_array(as_pillow(image).resize(size[::-1], filter_, box=region))
@@ -145,7 +149,8 @@ def _resize_jpeg(jpeg: Jpeg, size: Size, box: Box, interpolation: str) -> np.nda
     top, left, height, width = jpeg.stored_box(box)
     rows, columns = jpeg.stored_box((0, 0, *size))[2:]
     reductions = height / rows, width / columns
-    factor = next(f for f in jpeg.factors if f == 1 or min(reductions) >= f * _LEAST_REDUCTION)
+    least = _LEAST_REDUCTION_FAST if jpeg.fast else _LEAST_REDUCTION
+    factor = next(f for f in jpeg.factors if f == 1 or min(reductions) >= f * least)
     if max(reductions) > factor * _GREATEST_REDUCTION:
         return None
     try:  # The filter reaches up to two rows of the result beyond the box.

@@ -7,7 +7,9 @@ the scale 0 … 255 that all images share, uint8 or float32.
 
 from __future__ import annotations
 
+import functools
 import io
+import math
 
 import cv2
 import numpy as np
@@ -38,11 +40,8 @@ def read_npy(content: bytes, max_bytes: int) -> np.ndarray:
 
     Raises DataError where it is of another kind or too large; ValueError where it is damaged.
     """
-    file = io.BytesIO(content)
-    version = np.lib.format.read_magic(file)[0]
-    if version not in _HEADERS:
-        raise DataError(f"a .npy file of version {version}; expected 1 or 2")
-    shape, _, dtype = _HEADERS[version](file)
+    header = _header_of(content)
+    shape, fortran, dtype = _read_header(header)
     if len(shape) not in (2, 3) or 0 in shape or dtype.kind not in "uif":
         raise DataError(
             f"a .npy file with {dtype} {list(shape)}; expected numbers [height, width] or [height, "
@@ -50,8 +49,31 @@ def read_npy(content: bytes, max_bytes: int) -> np.ndarray:
         )
     height, width, channels = (*shape, 1)[:3]
     check_size("NPY", height, width, len(content), max_bytes, channels * dtype.itemsize)
-    array = np.load(io.BytesIO(content), allow_pickle=False).reshape(height, width, channels)
+    size, start = math.prod(shape), len(header)
+    if (missing := start + size * dtype.itemsize - len(content)) > 0:
+        raise ValueError(f"it ends {missing:,} bytes too early")
+    # A view of the file: nothing is copied that no crop asks for.
+    values = np.frombuffer(content, dtype, size, start)
+    array = values.reshape(shape, order="F" if fortran else "C").reshape(height, width, channels)
     return array.astype(dtype.newbyteorder("="), copy=False)
+
+
+def _header_of(content: bytes) -> bytes:
+    """The bytes before the values; raises DataError for a version that is not known."""
+    version = content[len(NPY)]
+    if version not in _HEADERS:
+        raise DataError(f"a .npy file of version {version}; expected 1 or 2")
+    start = len(NPY) + 2
+    stop = start + (2 if version == 1 else 4)
+    return content[: stop + int.from_bytes(content[start:stop], "little")]
+
+
+@functools.lru_cache(maxsize=64)  # Those of most files are alike, and NumPy parses them as Python.
+def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """The shape, whether columns come first, and the type that a header says."""
+    file = io.BytesIO(header)
+    version = np.lib.format.read_magic(file)[0]
+    return _HEADERS[version](file)
 
 
 def is_deep_colour(file: Image.Image) -> bool:

@@ -139,12 +139,13 @@ class ColumnInPages:
         for index in sorted(set(indices)):
             by_unit.setdefault(self._unit(index), []).append(index)
         found = {index: self._files.missing(index) for index in by_unit.pop(ABSENT, ())}
-        single = [unit for unit in by_unit if not self._page_size(unit)]
-        for unit, record in zip(single, self._units.fetch(single), strict=True):
-            found |= {index: attempt(self._checked, record, index) for index in by_unit[unit]}
-        for unit in by_unit.keys() - set(single):
-            page = attempt(self._decompressed, self._units.fetch([unit])[0], unit)
-            found |= {index: attempt(self._cut, page, index) for index in by_unit[unit]}
+        units = list(by_unit)
+        for unit, record in zip(units, self._units.fetch(units), strict=True):
+            if self._page_size(unit):
+                page = attempt(self._decompressed, record, unit)
+                found |= {index: attempt(self._cut, page, index) for index in by_unit[unit]}
+            else:
+                found |= {index: attempt(self._checked, record, index) for index in by_unit[unit]}
         return [found[index] for index in indices]
 
     def _unit(self, index: int) -> int:

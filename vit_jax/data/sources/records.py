@@ -59,14 +59,24 @@ class Records(Generic[Value]):
         length = int(self._arrays[shard]["length"][row])
         return Extent(shard, self._paths[shard], start, start + length)
 
-    def fetch(self, indices: Sequence[int]) -> list[Value | DataError]:
-        """Reads several records, with neighbours in one request; what fails stands for itself."""
+    def fetch(self, indices: Sequence[int]) -> Iterator[Value | DataError]:
+        """Reads several records, with neighbours in one request; what fails stands for itself.
+
+        Each is read when it is asked for, and forgotten: large ones need not be in memory together.
+        """
         wanted = [self.extent(index) for index in indices]
+        last = {extent: position for position, extent in enumerate(wanted)}
+        group_of = {extent: group for group in _neighbours(sorted(last)) for extent in group}
         found: dict[Extent, Value | DataError] = {}
-        for group in _neighbours(sorted(set(wanted))):
-            data = attempt(_read, group[0]._replace(stop=max(extent.stop for extent in group)))
-            found |= {extent: attempt(self._part, data, extent, group[0].start) for extent in group}
-        return [found[extent] for extent in wanted]
+        for position, extent in enumerate(wanted):
+            if extent not in found:
+                found |= self._read(group_of[extent])
+            yield found.pop(extent) if last[extent] == position else found[extent]
+
+    def _read(self, group: Sequence[Extent]) -> dict[Extent, Value | DataError]:
+        """The records of a group of neighbours."""
+        data = attempt(_read, group[0]._replace(stop=max(extent.stop for extent in group)))
+        return {extent: attempt(self._part, data, extent, group[0].start) for extent in group}
 
     def _part(self, data: bytes, extent: Extent, start: int) -> Value:
         """The record at `extent`, of bytes that begin at byte `start` of the file."""

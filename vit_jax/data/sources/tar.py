@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import ml_collections
 import numpy as np
@@ -56,13 +56,10 @@ class Tar(Source):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
+    def fetch(self, indices: Sequence[int]) -> Iterator[Example | DataError]:
         """Several examples, with neighbours in one request; what fails stands for itself."""
-        records = self._records.fetch(indices)
-        return [
-            attempt(self._example, record, index)
-            for index, record in zip(indices, records, strict=True)
-        ]
+        for index, record in zip(indices, self._records.fetch(indices), strict=True):
+            yield attempt(self._example, record, index)
 
     def name_of(self, index: int) -> str:
         """The example's name, without reading it."""

@@ -65,13 +65,10 @@ class Tfds(Source):
     def __len__(self) -> int:
         return len(self._records)
 
-    def fetch(self, indices: Sequence[int]) -> list[Example | DataError]:
+    def fetch(self, indices: Sequence[int]) -> Iterator[Example | DataError]:
         """Several examples, with neighbours in one request; what fails stands for itself."""
-        records = self._records.fetch(indices)
-        return [
-            attempt(self._example, record, self.name_of(index))
-            for index, record in zip(indices, records, strict=True)
-        ]
+        for index, record in zip(indices, self._records.fetch(indices), strict=True):
+            yield attempt(self._example, record, self.name_of(index))
 
     def name_of(self, index: int) -> str:
         """The name of an example, without reading it."""

@@ -1,0 +1,92 @@
+"""The command measures the loop, the step and the forward pass of a tiny run, on one device each."""
+
+import json
+
+import pytest
+
+from tests.stages import config_with
+from vit_jax.benchmark.__main__ import main
+from vit_jax.benchmark.inference import config_for
+from vit_jax.config import model_options
+
+RUN = ("--config=tests/tiny.py", "--config.mesh.data=8", "--seconds=0.05", "--repeats=3")
+
+
+def measure(capsys, what, *arguments):
+    assert main((what, *RUN, "--json", *arguments)) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def check(found, what):
+    assert found["what"] == what
+    assert len(found["repeats"]) == 3
+    lowest, highest = found["images_per_second_range"]
+    assert 0 < lowest <= found["images_per_second"] <= highest
+    assert found["first_step_seconds"] > found["program"]["compile_seconds"] > 0
+    assert found["peak_memory_bytes"] > 2**20
+    assert found["program"]["temporary_bytes"] > 0
+    assert (found["devices"], found["mfu"]) == (8, None)
+
+
+@pytest.mark.parametrize("data", ["synthetic", "real"])
+def test_the_step_and_the_loop_are_of_one_program(capsys, data):
+    step = measure(capsys, "step", f"--data={data}")
+    loop = measure(capsys, "train", f"--data={data}")
+    check(step, "step")
+    check(loop, "train")
+    assert step["program"]["temporary_bytes"] == loop["program"]["temporary_bytes"]
+    assert step["flops_per_image"] == loop["flops_per_image"]
+    assert loop["data"] == data
+    assert 0 <= loop["data_wait"] < 1
+
+
+def test_the_loop_logs_as_the_config_says(capsys):
+    found = measure(capsys, "train", "--data=synthetic", "--config.log_every_steps=4")
+    check(found, "train")
+
+
+def test_inference_by_size_with_its_plots(capsys, tmp_path):
+    sizes = ("--sizes=8,16", "--memory_gib=0.002", f"--plots={tmp_path}")
+    found = measure(capsys, "eval", *sizes)
+    for one in found:
+        check(one, "eval")
+        assert one["largest_batch"] % 8 == 0
+    assert [one["image_size"] for one in found] == [[8, 8], [16, 16]]
+    assert found[0]["largest_batch"] > found[1]["largest_batch"] >= found[1]["batch_size"]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        f"{n}.{e}" for n in ("inference_speed", "largest_batch") for e in ("png", "svg")
+    }
+
+
+def test_another_model_keeps_only_what_all_models_share():
+    config = config_with(**{"model.dtype": "bfloat16", "model.dropout_rate": 0.1})
+    other = config_for(config, "BiT-R50x1", 64)
+    options = model_options(other, 10)
+    assert (options.dtype, options.image_size, options.channels) == ("bfloat16", (64, 64), 1)
+    assert other.model.name == "BiT-R50x1"
+    assert config_for(config, "", 0).model == config.model
+
+
+def test_inference_on_the_config_s_images(capsys):
+    (found,) = measure(capsys, "eval", "--data=real")
+    assert found["largest_batch"] is None
+    check(found, "eval")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("step", "--models=ViT-B/16"), "--models: only eval has it"),
+        (("input", "--data=synthetic"), "input measures how real data"),
+        (("eval", "--sizes=8,big"), "whole numbers of pixels"),
+        (("eval", "--models=ViT-B/16", "--sizes=100"), "not divisible by model.patch_size"),
+        (("eval", "--models=ViT-Z/16"), "ViT-Z/16"),
+        (("train", "--config.batch_size=12"), "not divisible"),
+        (("output",), "invalid choice"),
+    ],
+)
+def test_mistakes_are_named(capsys, arguments, words):
+    what, *rest = arguments
+    assert main((what, *RUN, *rest)) == 2
+    assert words in capsys.readouterr().err
