@@ -13,8 +13,12 @@ Expected, from ViT-L/16 pre-trained on ImageNet-21k: 72.7 % on average over the 
 caltech101, 41.7 % on smallnorb_elevation (Table 9).
 
 Tasks and splits are VTAB's (arXiv 1910.04867); the protocol is that of arXiv 2010.11929, appendix
-B.1.1. Which images are cropped and mirrored is BiT's choice (arXiv 1912.11370): a mirrored number
-or angle would be another class.
+B.1.1. Which images are cropped and mirrored is BiT's choice (arXiv 1912.11370), as in Scenic's
+vtab_plainvit_config.py: a mirrored angle would be another class.
+
+A split counts TFDS's records in the order of its files, not shuffled. VTAB names the versions dmlab
+2.0.1, kitti 3.1.0, sun397 4, 2.* of dsprites, eurosat, oxford_flowers102, patch_camelyon and
+smallnorb, 3.* of the others; --config.data.source=tfds:kitti:3.1.0 reads one of several.
 """
 
 from typing import NamedTuple
