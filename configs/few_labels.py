@@ -83,11 +83,14 @@ def with_all_labels(config: ConfigDict) -> None:
 
 
 def with_few_labels(config: ConfigDict, num_labels: int, *, finetune: bool) -> None:
-    """A few training images; from given weights at another rate."""
+    """A few training images, at a rate chosen on the last training images.
+
+    From given weights 2e-3, better than 1e-3 with layer decay 0.75; from scratch 5e-3, better than
+    2e-3. Distillation at temperature 1 was better than at 3.
+    """
     first = num_labels * config.seed
     config.data.train_split = f"train[{first}:{first + num_labels}]"
     config.batch_size = 50
     config.total_steps = 300
     config.warmup_steps = 30
-    config.optimizer.learning_rate = 1e-3 if finetune else 2e-3
-    config.optimizer.layer_decay = 0.75 if finetune else 1.0
+    config.optimizer.learning_rate = 2e-3 if finetune else 5e-3
