@@ -99,12 +99,13 @@ def infer(preset, batch_size, overrides, scale):
 def compare_attention(length, scale):
     """Fused attention's largest errors, of values and gradients, as shares of the largest value.
 
-    Both forms are compared with the plain one in float32.
+    Both forms are compared with the plain one in float32. `beyond` is the largest value of the result
+    and of gradients in the padding of an even length: it must be 0.
     """
     heads, batch = (2, 2) if scale.tiny else (12, 8)
     keys = jax.random.split(jax.random.key(length), 4)
-    *operands, weights = (
-        jax.random.normal(key, (batch, length, heads, HEAD_WIDTH), jnp.bfloat16) for key in keys
+    *padded, weights = (
+        jax.random.normal(key, (batch, length + 1, heads, HEAD_WIDTH), jnp.bfloat16) for key in keys
     )
     fused = functools.partial(
         cudnn_attention,
@@ -119,22 +120,24 @@ def compare_attention(length, scale):
         probabilities = jax.nn.softmax(logits / HEAD_WIDTH**0.5).astype(value.dtype)
         return jnp.einsum("bhqk,bkhd->bqhd", probabilities, value, precision="highest")
 
-    def results(attend, dtype):
+    def results(attend, dtype, operands):
         def loss(*arrays):
-            y = attend(*arrays)
-            return (y.astype(jnp.float32) * weights.astype(jnp.float32)).sum(), y
+            y = attend(*arrays).astype(jnp.float32)
+            return (y * weights[:, : y.shape[1]].astype(jnp.float32)).sum(), y
 
         arrays = [x.astype(dtype) for x in operands]
         gradients, y = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays)
         return [np.asarray(x, np.float32) for x in (y, *gradients)]
 
-    exact = results(plain, jnp.float32)
+    operands = [x[:, :length] for x in padded]
+    exact = results(plain, jnp.float32, operands)
 
     def errors(attend):
-        found = zip(results(attend, jnp.bfloat16), exact, strict=True)
+        found = zip(results(attend, jnp.bfloat16, operands), exact, strict=True)
         return [float(np.abs(one - other).max() / np.abs(other).max()) for one, other in found]
 
-    return {"fused": errors(fused), "plain": errors(plain)}
+    beyond = [np.abs(x[:, length:]).max() for x in results(fused, jnp.bfloat16, padded)]
+    return {"fused": errors(fused), "plain": errors(plain), "beyond": list(map(float, beyond))}
 
 
 def fastest(function, *arguments):
@@ -230,7 +233,10 @@ def run(output, deadline, scale, only="*"):
 
 def table(document):
     """A line for each case."""
-    rows = [("case", "images/s", "ms", "estimate, ms", "MFU", "peak, GiB", "compile, s")]
+    others, rows = (
+        [],
+        [("case", "images/s", "ms", "estimate, ms", "MFU", "peak, GiB", "compile, s")],
+    )
     for name, case in document["cases"].items():
         found = case.get("result", {})
         if case["status"] != DONE:
@@ -250,8 +256,9 @@ def table(document):
                 )
             )
         else:
-            rows.append((name, json.dumps(found), *[""] * 5))
-    return f"{document['device']}, {document['versions']}\n" + format_table(rows)
+            others.append(f"{name}: {json.dumps(found)}")
+    versions = " ".join(map(" ".join, document["versions"].items()))
+    return "\n".join([f"{document['device']}, {versions}", *others, format_table(rows)])
 
 
 def main():

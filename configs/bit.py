@@ -15,8 +15,9 @@ Arguments: MODEL[,DATASET[,RECIPE]]. MODEL is r50x1 ... r200x3 in the BiT paper'
     hyperrule  its fine-tuning: length, size and mixup by the number and size of the images
 
 DATASET is imagenet2012 (default), imagenet21k or jft300m; for the HyperRule imagenet2012, cifar10,
-cifar100, oxford_iiit_pet, oxford_flowers102 or folder:DIR, which is counted (if its images are under
-96 × 96 pixels: --config.data.train_crop='resize_crop(160)' --config.model.image_size=128).
+cifar100, oxford_iiit_pet, oxford_flowers102, hf:cifar10 and others of these from the Hugging Face Hub,
+hf:OWNER/NAME, or folder:DIR; the last two are counted (if images are under 96 × 96 pixels:
+--config.data.train_crop='resize_crop(160)' --config.model.image_size=128).
 
 Expected: pre-trained on JFT-300M for 7 epochs and fine-tuned on ImageNet at 384 px, R50x1 reaches
 77.54 % with Adam, 78.24 % with SGD; R152x2 84.97 and 84.37 % (Tables 6 and 7 of 2010.11929).

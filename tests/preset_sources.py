@@ -54,6 +54,9 @@ FLAGS = (
     "objective.mixing.mixup_alpha,objective.mixing.cutmix_alpha,data.augmentation,"
     "data.repeated_augmentation,data.train_crop"
 )
+# Keys that a data set's file in task_adaptation/data has: the lines of `test` and `val200`, then the label's.
+SPLITS = "data.train_split,data.eval_split,sweep.*_split"
+LABEL = "data.label,data.num_classes"
 PAPER_400 = "the paper's table of hyper-parameters, 400 epochs"
 
 TABLES = {
@@ -278,7 +281,7 @@ h14,*  model.image_size,data.eval_resize,data.train_crop  whole patches of 384 p
 *pet*  optimizer.learning_rate  transfer.py:25
 *flowers*  optimizer.learning_rate  transfer.py:26
 *  sweep.*  Table 4 of the paper, and its development splits
-*  model.image_size  transfer.py:57, l_res
+*  model.image_size  transfer.py:58, l_res
 *  batch_size  Table 4 of the paper: 512
 *  optimizer.name,optimizer.momentum  Table 4 of the paper: SGD, momentum 0.9
 *  optimizer.momentum_dtype  configs/common.py:43
@@ -297,34 +300,54 @@ h14,*  model.image_size,data.eval_resize,data.train_crop  whole patches of 384 p
 *  data.eval_crop  configs/vit_i21k.py:76
 """
     + BIG_VISION_PIXELS,
-    "bit": """arXiv 2010.11929; arXiv 1912.11370; big_vision/configs at 33f66f1; bit_hyperrule.py of big_transfer
-*,hyperrule  total_steps,warmup_steps,schedule.*  bit_hyperrule.py get_schedule
-*,hyperrule  optimizer.learning_rate  bit_hyperrule.py get_lr: 0.003
-*,hyperrule  objective.mixing.mixup_alpha  bit_hyperrule.py get_mixup
-*,hyperrule  data.train_crop,model.image_size  bit_hyperrule.py get_resolution
+    "bit": """arXiv 2010.11929; arXiv 1912.11370; big_vision/configs at 33f66f1; Big Transfer's files in vision_transformer at c1b0946
+*,hyperrule  total_steps,warmup_steps,schedule.*  bit_hyperrule.py:40; :61 drops one update later
+*,hyperrule  optimizer.learning_rate  bit_hyperrule.py:49: 0.003
+*,hyperrule  objective.mixing.mixup_alpha  bit_hyperrule.py:37
+*,hyperrule  data.train_crop,model.image_size  bit_hyperrule.py:18
 *,hyperrule  batch_size,optimizer.*  section 3.3 of 1912.11370: 512, SGD with momentum 0.9
 *,hyperrule  data.antialias  input_pipeline_tf2_or_jax.py
 *,hyperrule  init  the paper's weights on the Hub
-*,sgd  total_epochs,schedule.*,warmup_steps,batch_size  section 3.2 of 1912.11370
-*,sgd  optimizer.name,optimizer.momentum*,optimizer.learning_rate  section 3.2 of 1912.11370
-*,sgd  optimizer.weight_decay  section 3.2 of 1912.11370: 1e-4, over 1 - 0.9
-*,sgd  objective.loss,model.head_bias  bit_i21k.py:30, 29
+*,sgd  total_epochs,schedule.*,warmup_steps,batch_size  section 3.3 of 1912.11370
+*,sgd  optimizer.name,optimizer.momentum*,optimizer.learning_rate  section 3.3 of 1912.11370
+*,sgd  optimizer.weight_decay  section 3.3 of 1912.11370: 1e-4, over 1 - 0.9
+*,sgd  objective.loss,model.head_bias  bit_i21k.py:35, 34
 *  batch_size,total_epochs,warmup_steps,schedule.name,optimizer.learning_rate  Table 3 of 2010.11929
 *  optimizer.weight_decay  Table 3 of 2010.11929
 *  optimizer.b1,optimizer.b2  section 4.1 of 2010.11929
 *  optimizer.grad_clip_norm,objective.loss,model.head_bias  as configs/vit.py
 *  model.image_size  224 px, of both papers
-*  data.eval_crop  bit_i21k.py:40
+*  data.eval_crop  bit_i21k.py:45
 """
     + BIG_VISION_PIXELS,
-    "vtab": """arXiv 2010.11929; github.com/google-research/task_adaptation at ed9b417, task_adaptation/data
+    "vtab": f"""arXiv 2010.11929; github.com/google-research/task_adaptation at ed9b417, task_adaptation/data
 *  batch_size,total_steps,optimizer.learning_rate  appendix B.1.1: 512, 2,500 steps, 0.01
 *  optimizer.name,optimizer.momentum  appendix B.1.1: SGD, momentum 0.9
 *  optimizer.momentum_dtype,optimizer.grad_clip_norm  vision_transformer's configs/common.py:43, 41
-*  warmup_steps  Scenic's re-implementation: 200
-*  data.train_split,sweep.*_split,data.label  the task's file: 800 + 200 images
+*  warmup_steps  Scenic's vtab_plainvit_config.py:138 at 03c3032
+caltech101*  {SPLITS}  caltech.py:72, 74
+cifar100*  {SPLITS}  cifar.py:75, 77
+dtd*  {SPLITS}  dtd.py, dtd_test.py
+oxford_flowers102*  {SPLITS}  oxford_flowers102.py:72, 74
+oxford_iiit_pet*  {SPLITS}  oxford_iiit_pet.py:67, 69
+sun397*  {SPLITS}  sun397.py:43, 46
+svhn*  {SPLITS}  svhn.py:78, 82
+camelyon*  {SPLITS}  patch_camelyon.py:37, 42
+eurosat*  {SPLITS}  eurosat.py:59, 63
+resisc45*  {SPLITS}  resisc45.py:59, 63
+retinopathy*  {SPLITS}  diabetic_retinopathy.py:65, 67
+clevr_*  {SPLITS}  clevr.py:107, 109
+dmlab*  {SPLITS}  dmlab.py, dmlab_test.py
+dsprites_*  {SPLITS}  dsprites.py:87, 89
+kitti_*  {SPLITS}  kitti.py:179, 181
+smallnorb_*  {SPLITS}  smallnorb.py:59, 61
+clevr_count*  {LABEL}  clevr.py:34, 59
+clevr_distance*  {LABEL}  clevr.py:50, 67
+dsprites_*  {LABEL}  dsprites.py:99; 16 classes: scripts/run_all_tasks.sh
+kitti_*  {LABEL}  kitti.py:95, 101, 149
+smallnorb_*  {LABEL}  smallnorb.py:66; scripts/run_all_tasks.sh
 *  sweep.learning_rates  arXiv 2106.10270
-*  data.train_crop,data.flip  arXiv 1912.11370
+*  data.train_crop,data.flip  Scenic's vtab_plainvit_config.py vtab_b_tasks at 03c3032
 *  model.image_size  appendix B.1.1: 384 px
 *  data.antialias  vision_transformer's input_pipeline.py
 *  init  the paper's weights on the Hub

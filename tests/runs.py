@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -27,6 +28,15 @@ def read_metrics(workdir) -> list[dict]:
     """The records of `metrics.jsonl`."""
     text = (pathlib.Path(workdir) / "metrics.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
+
+
+def rewound(workdir, step: int, copy) -> None:
+    """Copies a run's workdir as a run killed after the checkpoint of `step` leaves it."""
+    shutil.copytree(workdir, copy, dirs_exist_ok=True)
+    for checkpoint in (pathlib.Path(copy) / "checkpoints").iterdir():
+        if int(checkpoint.name) > step:
+            shutil.rmtree(checkpoint)
+    assert (pathlib.Path(copy) / "checkpoints" / str(step)).is_dir(), "nothing to go on from"
 
 
 def start(*command: str, group: bool = False, **environment: str) -> subprocess.Popen:

@@ -62,6 +62,10 @@ class Setup:
     def batches(self):
         return self.experiment.batches(start=0)
 
+    def prepared(self):
+        """The first batch, as the objective prepares it."""
+        return jax.jit(self.experiment.objective.prepare)(next(self.batches()), 0, 0)
+
     def run(self):
         """All steps: losses, indices of the examples of every batch in order, the last state."""
         losses, indices, state = [], [], self.state

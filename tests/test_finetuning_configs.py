@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from configs import finetune, transfer, vtab
+from configs import bit, finetune, transfer, vtab
 from vit_jax.config import model_options, resolved, validate
 from vit_jax.data.images.transforms import preprocessing_of
 from vit_jax.data.sources.labels import LABELS
@@ -235,3 +235,29 @@ def test_the_transfer_demonstration_differs_in_its_start_alone():
     assert first.model.image_size < finetuned.model.image_size
     with pytest.raises(ConfigError, match="RUN one of pretrain, finetune, scratch"):
         transfer.get_config("train")
+
+
+@pytest.mark.parametrize("preset", [finetune, vtab, bit])
+def test_data_that_tfds_has_not_prepared_comes_from_the_hub(preset):
+    arguments = {finetune: "b16,{}", vtab: "{},b16", bit: "r50x1,{},hyperrule"}[preset]
+    prepared = preset.get_config(arguments.format("cifar100"))
+    found = preset.get_config(arguments.format("hf:cifar100"))
+    assert found.data.source == "hf:uoft-cs/cifar100"
+    assert found.data.columns == "label=fine_label"
+    found.data.update({"source": "tfds:cifar100", "columns": ""})
+    assert found.to_dict() == prepared.to_dict()
+
+
+def test_any_data_of_the_hub_is_fine_tuned_on_as_a_folder_is():
+    found = finetune.get_config("b16,hf:owner/pets:small@v1")
+    expected = finetune.get_config("b16,folder:DIR")
+    assert found.data.source == "hf:owner/pets:small@v1"
+    found.data.source = expected.data.source
+    assert found.to_dict() == expected.to_dict()
+
+
+def test_data_with_other_splits_on_the_hub_is_refused():
+    with pytest.raises(ConfigError, match=r"'oxford_flowers102' is not one of imagenet2012"):
+        finetune.get_config("b16,hf:oxford_flowers102")
+    with pytest.raises(ConfigError, match="'dtd' is not one of cifar100"):
+        vtab.get_config("hf:dtd")

@@ -8,7 +8,6 @@ import functools
 import json
 import random
 import re
-import shutil
 import signal
 import sys
 import time
@@ -19,7 +18,15 @@ import pytest
 
 from tests.objectives.test_distillation import save_teacher
 from tests.objectives.test_self_supervised_runs import SMALL_DECODER, SMALL_HEAD
-from tests.runs import EVERYTHING, LIMIT_SECONDS, connected, read_metrics, start, start_processes
+from tests.runs import (
+    EVERYTHING,
+    LIMIT_SECONDS,
+    connected,
+    read_metrics,
+    rewound,
+    start,
+    start_processes,
+)
 from tests.states import ITEMS
 from vit_jax import main
 from vit_jax.checkpoint import Checkpoints
@@ -86,13 +93,6 @@ def trained(tmp_path_factory):
         return workdir
 
     return workdir_of
-
-
-def forget_after(workdir, step):
-    """Leaves the workdir as a run killed after the checkpoint of `step` leaves it."""
-    for checkpoint in (workdir / "checkpoints").iterdir():
-        if int(checkpoint.name) > step:
-            shutil.rmtree(checkpoint)
 
 
 def assert_same_run(records, expected):
@@ -170,8 +170,7 @@ def test_processes_equal_one_process(trained, num_processes, mesh):
 @pytest.mark.parametrize(("before", "after"), [(4, 1), (4, 2), (1, 4), (2, 4)])
 def test_a_run_resumes_on_another_number_of_processes(trained, tmp_path, before, after, mesh):
     workdir = tmp_path / "resumed"
-    shutil.copytree(trained(before, mesh), workdir)
-    forget_after(workdir, 5)
+    rewound(trained(before, mesh), 5, workdir)
     train(after, workdir, *mesh)
     assert_same_run(read_metrics(workdir), read_metrics(trained(1, DATA)))
 

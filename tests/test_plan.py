@@ -14,15 +14,16 @@ import pytest
 
 from tests import tiny
 from tests.runs import ROOT
+from vit_jax.data.supply import Costs, Supply
 from vit_jax.devices import gpu_compiler
 from vit_jax.devices.hardware import CHIPS, GIB
 from vit_jax.devices.topology import GPU_KINDS, TPU_KINDS, open_topology
 from vit_jax.errors import ConfigError
 from vit_jax.models import count_parameters, model_options
-from vit_jax.plan import as_json, describe_estimate, main, suggestions
+from vit_jax.plan import as_json, describe_estimate, describe_input, input_json, main, suggestions
 from vit_jax.training import experiment
 from vit_jax.training.execution import Choice
-from vit_jax.training.planning import Memory, lower_bound, make_plan, needed_bytes
+from vit_jax.training.planning import Memory, lower_bound, make_plan, measure_supply, needed_bytes
 
 OPTIONS = {  # Of the tiny model.
     **{"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 64},
@@ -345,3 +346,24 @@ def test_the_tpu_compiler_refuses():
     assert not first["fits"]
     assert "exceeds" in first["refusal"]
     np.testing.assert_allclose(first["memory"]["temporaries"], 52.45 * GIB, rtol=0.05)
+
+
+def test_a_plan_compares_with_what_this_host_loads(planned, topology):
+    seconds = dict.fromkeys(("read", "decode and crop", "augment", "assemble"), 0.25)
+    found = Supply(50.0, Costs(seconds, 1.0, 8, 4.0), 4, ("data.cache_gib=1",))
+    (line,) = describe_input(planned, topology, found)
+    assert line.startswith(
+        f"input: each of 1 hosts needs {planned.images_per_second:,.0f} images/s; this"
+    )
+    assert line.endswith("of the time. It helps: data.cache_gib=1")
+    document = json.loads(json.dumps(input_json(found)))["input"]
+    assert document["images_per_second"] == 50
+    assert document["stage_milliseconds"]["read"] == 250
+    assert describe_input(planned, topology, None) == []
+    assert input_json(None) == {}
+
+
+def test_the_input_is_measured_on_the_configs_own_data():
+    found = measure_supply(tiny.get_config())
+    assert found.costs.num_images == 64
+    assert found.images_per_second > 0

@@ -12,7 +12,7 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 
 from tests.runs import LIMIT_SECONDS
-from vit_jax import storage
+from vit_jax import storage, stores
 from vit_jax.errors import DataError
 
 
@@ -73,8 +73,9 @@ def test_a_store_that_never_ends_its_answer(monkeypatch):
         async def _cat_file(self, path, start=None, end=None, **options):
             await asyncio.sleep(60)
 
-    monkeypatch.setattr(storage, "READ_SECONDS", 0.05)
-    monkeypatch.setattr(storage, "_filesystem", lambda path: Slow())
+    monkeypatch.setattr(stores, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(stores, "RETRY_SECONDS", (0.0,))
+    monkeypatch.setattr(stores, "filesystem_of", lambda path: Slow())
     with pytest.raises(OSError, match="no answer within 0 s"):
         storage.read("slow://x")
 

@@ -30,11 +30,12 @@ from ml_collections import ConfigDict
 from vit_jax.command_line import OVERRIDE, Parser, parse_with_config, run_command
 from vit_jax.config_file import load_config
 from vit_jax.console import format_duration
+from vit_jax.data.supply import Supply
 from vit_jax.devices.hardware import GIB
 from vit_jax.devices.topology import CUDA, Topology, open_topology
 from vit_jax.tables import format_table
 from vit_jax.training import execution
-from vit_jax.training.planning import Plan, make_plan
+from vit_jax.training.planning import Plan, make_plan, measure_supply
 
 FITS, DOES_NOT_FIT = 0, 1
 REMATS = ("none", "dots", "full")  # config.model.remat, by the memory that each saves.
@@ -151,6 +152,29 @@ def describe_estimate(plan: Plan, topology: Topology, price: float | None) -> li
     return lines
 
 
+def describe_input(plan: Plan, topology: Topology, supply: Supply | None) -> list[str]:
+    """Whether hosts like this one load as many images as the devices take, a line; none unmeasured."""
+    if supply is None:
+        return []
+    needed = plan.images_per_second / topology.hosts
+    return [
+        f"input: each of {topology.hosts} hosts needs {needed:,.0f} images/s; {supply.compare(needed)}"
+    ]
+
+
+def input_json(supply: Supply | None) -> dict[str, Any]:
+    """The same as what JSON can hold."""
+    if supply is None:
+        return {}
+    found = {
+        "images_per_second": supply.images_per_second,
+        "stage_milliseconds": {name: 1e3 * cost for name, cost in supply.costs.seconds.items()},
+        "bottleneck": supply.costs.bottleneck,
+        "remedies": supply.remedies,
+    }
+    return {"input": found}
+
+
 def memory_rows(plan: Plan) -> list[tuple[str, str]]:
     """The memory of one device, a line for each part."""
     rows = [("on each device", "GiB")]
@@ -240,6 +264,9 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--topology", required=True, help="v5e:16x16, h100:8, a100:4x8, ...")
     parser.add_argument("--suggest", action="store_true", help="if it does not fit, find what does")
     parser.add_argument("--price_per_hour", type=float, metavar="MONEY", help="of one chip")
+    parser.add_argument(
+        "--input", action="store_true", help="measure whether this host loads as many images"
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON document")
     flags, overrides = parse_with_config(parser, arguments)
     topology = open_topology(flags.topology)
@@ -247,12 +274,17 @@ def run(arguments: Sequence[str]) -> int:
     plans = [make_plan(config, topology)]
     if flags.suggest and not plans[0].fits:
         plans += try_suggestions(flags.config, overrides, topology, plans[0])
+    supply = measure_supply(config) if flags.input else None
+    price = flags.price_per_hour
     if flags.json:
-        print(
-            json.dumps([as_json(plan, topology, flags.price_per_hour) for plan in plans], indent=2)
-        )
+        documents = [as_json(plan, topology, price) | input_json(supply) for plan in plans]
+        print(json.dumps(documents, indent=2))
     else:
-        print("\n\n".join(describe(plan, topology, flags.price_per_hour) for plan in plans))
+        texts = [
+            "\n".join([describe(plan, topology, price), *describe_input(plan, topology, supply)])
+            for plan in plans
+        ]
+        print("\n\n".join(texts))
     return FITS if plans[-1].fits else DOES_NOT_FIT
 
 

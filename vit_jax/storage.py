@@ -12,15 +12,15 @@ import shutil
 import stat
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import fsspec
 
+from vit_jax import stores
 from vit_jax.errors import DataError, UserError
 
 PROBE_SECONDS = 30.0
-READ_SECONDS = 300.0  # For one file or part of it, from a store.
 
 
 class Entry(NamedTuple):
@@ -106,16 +106,16 @@ def exists(path: str) -> bool:
     """Whether there is a file or folder at `path`."""
     if not is_remote(path):
         return os.path.exists(path)
-    with _named_errors(path):
-        return _filesystem(path).exists(path)
+    with stores.named_errors(path):
+        return stores.filesystem_of(path).exists(path)
 
 
 def is_folder(path: str) -> bool:
     """Whether `path` is a folder; in a bucket, whether names go on below it."""
     if not is_remote(path):
         return os.path.isdir(path)
-    with _named_errors(path):
-        return _filesystem(path).isdir(path)
+    with stores.named_errors(path):
+        return stores.filesystem_of(path).isdir(path)
 
 
 def list_folder(path: str) -> Iterator[Entry]:
@@ -147,7 +147,7 @@ def _list_local(path: str) -> Iterator[Entry]:
 
 
 def _list_remote(path: str) -> Iterator[Entry]:
-    filesystem, folder = _filesystem(path), fsspec.core.url_to_fs(path)[1]
+    filesystem, folder = stores.filesystem_of(path), fsspec.core.url_to_fs(path)[1]
     for entry in filesystem.ls(folder, detail=True):
         name = entry["name"].rstrip("/")
         if name != folder.rstrip("/"):  # Some stores have an object for the folder itself.
@@ -165,8 +165,8 @@ def glob(pattern: str) -> list[str]:
             folder = os.path.dirname(folder)
         literal = globbing.escape(folder) + pattern[len(folder) :]
         return globbing.glob(literal, recursive=True)
-    filesystem = _filesystem(pattern)
-    with _named_errors(pattern):
+    filesystem = stores.filesystem_of(pattern)
+    with stores.named_errors(pattern):
         return [filesystem.unstrip_protocol(path) for path in filesystem.glob(pattern)]
 
 
@@ -175,8 +175,8 @@ def version_of(path: str) -> Version:
     if not is_remote(path):
         status = os.stat(path)
         return Version(status.st_size, str(status.st_mtime_ns))
-    with _named_errors(path):
-        information = _filesystem(path).info(path)
+    with stores.named_errors(path):
+        information = stores.filesystem_of(path).info(path)
     marks = ("etag", "ETag", "md5Hash", "generation", "mtime", "LastModified", "updated", "created")
     written = next((str(information[mark]) for mark in marks if information.get(mark)), "")
     return Version(information["size"], written)
@@ -211,14 +211,7 @@ def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
         OSError: it cannot be read; remote stores' own errors come as DataError.
     """
     if is_remote(path):
-        filesystem = _filesystem(path)
-        limit = {"timeout": READ_SECONDS} if filesystem.async_impl else {}
-        with _named_errors(path):
-            try:
-                return filesystem.cat_file(path, start=start or None, end=stop, **limit)
-            except TimeoutError as error:
-                reason = f"no answer within {READ_SECONDS:.0f} s"
-                raise OSError(errno.ETIMEDOUT, reason, path) from error
+        return stores.read(path, start, stop)
     if stop is None:
         with open(path, "rb", opener=open_file) as file:
             file.seek(start)
@@ -234,14 +227,40 @@ def read(path: str, start: int = 0, stop: int | None = None) -> bytes:
         os.close(descriptor)
 
 
+class Part(NamedTuple):
+    """A file, or its bytes from `start` to `stop`."""
+
+    path: str
+    start: int = 0
+    stop: int | None = None
+
+
+def read_many(parts: Sequence[Part]) -> Iterator[bytes | DataError | OSError]:
+    """Reads several files, in order: local ones as they are asked for, a store's side by side.
+
+    What cannot be read stands for itself, as the error of `read`.
+    """
+    if parts and is_remote(parts[0].path):
+        yield from stores.readers().map(_read_part, parts)
+    else:
+        yield from map(_read_part, parts)
+
+
+def _read_part(part: Part) -> bytes | DataError | OSError:
+    try:
+        return read(*part)
+    except (DataError, OSError) as error:
+        return error
+
+
 def open_remote(path: str) -> Any:
     """A file at a URL, to be read in any order by a library that wants a Python file.
 
     Raises:
         OSError: it cannot be read; remote stores' own errors come as DataError.
     """
-    with _named_errors(path):
-        return _filesystem(path).open(path, "rb")
+    with stores.named_errors(path):
+        return stores.filesystem_of(path).open(path, "rb")
 
 
 def open_file(path: str, flags: int = os.O_RDONLY) -> int:
@@ -260,7 +279,9 @@ def write(path: str | os.PathLike[str], content: bytes) -> None:
     path = os.fspath(path)
     if is_remote(path):
         try:
-            _filesystem(path).pipe_file(path, content)  # Stores show an object when it is whole.
+            stores.filesystem_of(path).pipe_file(
+                path, content
+            )  # Stores show an object when it is whole.
         except Exception as error:  # Each has its own.
             raise OSError(f"{path} cannot be written ({error})") from error
     elif os.path.exists(path) and not os.path.isfile(path):  # A pipe, /dev/stdout: none to replace.
@@ -332,27 +353,5 @@ def remove(path: str) -> None:
     if not is_remote(path):
         os.remove(path)
         return
-    with _named_errors(path):
-        _filesystem(path).rm_file(path)
-
-
-@contextlib.contextmanager
-def _named_errors(path: str) -> Iterator[None]:
-    """Makes a DataError of what is neither that nor an OSError: each store has errors of its own."""
-    try:
-        yield
-    except (DataError, OSError):
-        raise
-    except Exception as error:
-        raise DataError(f"{path} cannot be read ({error})") from error
-
-
-def _filesystem(path: str) -> fsspec.AbstractFileSystem:
-    """The file system of a URL; fsspec keeps one for each store."""
-    try:
-        return fsspec.core.url_to_fs(path)[0]
-    except (ImportError, ValueError) as error:
-        raise DataError(
-            f"{path}: this kind of URL needs a package that is not installed ({error}); for gs:// "
-            "install gcsfs, for s3:// s3fs, for az:// adlfs."
-        ) from error
+    with stores.named_errors(path):
+        stores.filesystem_of(path).rm_file(path)

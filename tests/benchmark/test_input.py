@@ -47,7 +47,11 @@ def test_measures_are_a_few_lines_of_text(capsys):
     assert run() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("images/s")
-    assert [line.split("  ")[1] for line in lines[4:]] == list(STAGES)
+    stages = lines[4 : 4 + len(STAGES)]
+    assert [line.split("  ")[1] for line in stages] == list(STAGES)
+    shares = [int(line.split()[-1].rstrip("%")) for line in stages]
+    bottleneck = lines[4 + len(STAGES)].removeprefix("bottleneck  ")
+    assert shares[STAGES.index(bottleneck)] == max(shares)
 
 
 def test_every_device_gets_its_rows(capsys):

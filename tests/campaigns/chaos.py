@@ -33,7 +33,8 @@ from tests.campaigns import faults
 from tests.runs import ROOT, connected, read_metrics
 from vit_jax.checkpoint import Checkpoints
 
-HUNG_SECONDS = 90.0
+HUNG_SECONDS = 90.0  # After a kill.
+RUN_SECONDS = 900.0  # Of a whole run, on a machine that does much else.
 TOLERANCE = 1e-5
 DISTURBANCES = 4  # Of a round.
 STEPS, EVALUATED, SAVED = 24, 6, 4  # Updates in all; every so many.
@@ -160,9 +161,11 @@ class Tally:
         )
 
 
-def finish(processes: list[subprocess.Popen], tally: Tally | None = None) -> list[int]:
-    """The exit codes, once all have ended; with a tally, whoever hangs is counted and killed."""
-    deadline = time.monotonic() + (HUNG_SECONDS if tally else 10 * HUNG_SECONDS)
+def finish(
+    processes: list[subprocess.Popen], tally: Tally | None = None, seconds: float = RUN_SECONDS
+) -> list[int]:
+    """The exit codes, once all have ended; whoever has not by then is killed and counted."""
+    deadline = time.monotonic() + seconds
     for process in processes:
         try:
             process.wait(timeout=max(0.1, deadline - time.monotonic()))
@@ -205,7 +208,7 @@ def disturb(rng: random.Random, layout: Layout, workdir: pathlib.Path, tally: Ta
         early |= layout.processes > 1 and moment == "start"  # The others may wait for it in vain.
         for process in chosen:
             process.send_signal(number)
-    codes = finish(processes, tally)
+    codes = finish(processes, tally, HUNG_SECONDS)
     if not early:
         check_politeness(workdir, codes, number, tally)
     tally.kills += running

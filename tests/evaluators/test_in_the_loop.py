@@ -1,13 +1,12 @@
 """Several evaluators in one run: when they measure, what they share, and what a kill leaves."""
 
 import collections
-import shutil
 import time
 
 import pytest
 
 from tests import tiny
-from tests.runs import LIMIT_SECONDS, read_metrics, start_command, start_processes
+from tests.runs import LIMIT_SECONDS, read_metrics, rewound, start_command, start_processes
 from tests.states import ITEMS, assert_equal
 from vit_jax import train
 from vit_jax.checkpoint import Checkpoints
@@ -116,9 +115,7 @@ def test_every_result_is_recorded_with_its_time_and_protocol(run):
 def test_a_run_that_lost_its_last_updates_does_them_again_to_the_bit(run, tmp_path):
     workdir, config, _ = run
     again = tmp_path / "again"
-    shutil.copytree(workdir, again)
-    for step in (8, 12):
-        shutil.rmtree(again / "checkpoints" / str(step))
+    rewound(workdir, 4, again)
     with open(again / "results.jsonl", "ab") as file:
         file.write(b'{"step": 12, "na')  # Half a line, as a kill leaves it.
     train.run(config, again)

@@ -84,11 +84,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such signal")
 def test_processes_end_with_a_killed_launcher(run):
-    process = run("print(os.getpid(), flush=True)\ntime.sleep(50)")
+    process = run(f"print(os.getpid(), flush=True)\ntime.sleep({ENDLESS})")
     children = [int(process.stdout.readline().split()[1]) for _ in range(2)]
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + LIMIT_SECONDS
     while any(map(runs, children)):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -26,7 +26,12 @@ def setup():
 
 @pytest.fixture(scope="module")
 def batch(setup):
-    return setup.experiment.objective.prepare(next(setup.batches()), 0, 0)
+    return setup.prepared()
+
+
+@pytest.fixture(scope="module")
+def predictions(setup):
+    return jax.jit(setup.experiment.objective._predictions)
 
 
 def test_kept_and_masked_patches_partition_the_image(batch):
@@ -60,14 +65,14 @@ def test_pictures_show_the_image_what_is_seen_of_it_and_the_whole_predicted(setu
 
 
 @pytest.mark.parametrize("normalized", [True, False])
-def test_the_loss_against_numpy(setup, batch, normalized):
+def test_the_loss_against_numpy(setup, batch, predictions, normalized):
     config = make_config(**{"objective.normalize_patches": normalized})
     objective = Setup(config, mesh_of(1)).experiment.objective
     params = setup.state.params
-    predictions = np.float64(objective._predictions(params, batch, None))
+    predicted = np.float64(predictions(params, batch, None))
     images = np.float64(batch["image"]) / 255 * 2 - 1
     expected = []
-    for image, masked, rows in zip(images, np.asarray(batch["masked"]), predictions, strict=True):
+    for image, masked, rows in zip(images, np.asarray(batch["masked"]), predicted, strict=True):
         errors = []
         for position in masked:
             row, column = divmod(position, 4)
@@ -76,26 +81,25 @@ def test_the_loss_against_numpy(setup, batch, normalized):
                 patch = (patch - patch.mean()) / np.sqrt(patch.var(ddof=1) + 1e-6)
             errors.append(np.mean((rows[position] - patch) ** 2))
         expected.append(np.mean(errors))
-    loss, _ = objective.loss(params, {}, batch, None)
+    loss, _ = jax.jit(objective.loss)(params, {}, batch, None)
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
 
 
-def test_the_model_sees_the_kept_patches_only(setup, batch):
+def test_the_model_sees_the_kept_patches_only(setup, batch, predictions):
     objective, params = setup.experiment.objective, setup.state.params
-    before = objective._predictions(params, batch, None)
+    before = predictions(params, batch, None)
     pixels = np.array(batch["image"])
     for image, masked in zip(pixels, np.asarray(batch["masked"]), strict=True):
         for row, column in zip(*divmod(masked, 4), strict=True):
             image[2 * row : 2 * row + 2, 2 * column : 2 * column + 2] = 255
-    after = objective._predictions(params, {**batch, "image": jnp.asarray(pixels)}, None)
+    after = predictions(params, {**batch, "image": jnp.asarray(pixels)}, None)
     np.testing.assert_array_equal(before, after)
     assert (objective.show(batch)[0] == objective.show({**batch, "image": pixels})[0]).all()
 
 
-def test_the_order_of_the_kept_patches_does_not_matter(setup, batch):
-    objective, params = setup.experiment.objective, setup.state.params
+def test_the_order_of_the_kept_patches_does_not_matter(setup, batch, predictions):
     turned = {**batch, "kept": batch["kept"][:, ::-1], "masked": batch["masked"][:, ::-1]}
-    found, expected = (objective._predictions(params, b, None) for b in (turned, batch))
+    found, expected = (predictions(setup.state.params, b, None) for b in (turned, batch))
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

@@ -124,14 +124,14 @@ def test_a_drawn_colour_is_of_its_own_class():
 def test_gradients_reach_the_mask_and_no_prediction_elsewhere():
     setup = Setup(make_config(), mesh_of(1))
     objective, params = setup.experiment.objective, setup.state.params
-    batch = objective.prepare(next(setup.batches()), 0, 0)
+    batch, predictions = setup.prepared(), jax.jit(objective._predictions)
     sources, positions = np.asarray(batch["sources"]), np.asarray(batch["positions"])
     assert (sources == 16).any()
 
     def total(params, image):
         return objective.loss(params, {}, {**batch, "image": image}, None)[0].sum()
 
-    gradient = jax.grad(total)(params, batch["image"])
+    gradient = jax.jit(jax.grad(total))(params, batch["image"])
     assert np.abs(gradient["objective"]["mask"]).max() > 0
     assert np.abs(gradient["embedding"]["kernel"]).max() > 0
     assert not any("head/" in name for name in gradient), "the model has no head"
@@ -139,9 +139,9 @@ def test_gradients_reach_the_mask_and_no_prediction_elsewhere():
     # Only corrupted positions are compared with pixels: those elsewhere are input alone. So an image
     # whose corrupted patches all became [mask] has the loss of its targets, whatever they show.
     masked = jnp.full_like(batch["sources"], 16)
-    blind = objective._predictions(params, {**batch, "sources": masked}, None)[0]
+    blind = predictions(params, {**batch, "sources": masked}, None)[0]
     other = {**batch, "sources": masked, "image": 255 - batch["image"]}
-    np.testing.assert_array_equal(blind, objective._predictions(params, other, None)[0])
+    np.testing.assert_array_equal(blind, predictions(params, other, None)[0])
     assert blind.shape[1] == positions.shape[1] == 8
 
     # Blind, its loss says which pixels are targets: those of the corrupted positions alone.

@@ -12,7 +12,7 @@ import pytest
 import vit_jax
 from tests import tiny
 from tests.objectives.brightness import Brightness
-from tests.runs import read_metrics
+from tests.runs import read_metrics, rewound
 from tests.stages import Setup
 from tests.states import mesh_of
 from vit_jax import train
@@ -37,6 +37,7 @@ def make_config():
     config.objective.name, config.objective.scale = NAME, 3.0
     config.total_steps, config.ema_decay, config.schedule.name = 6, 0.9, "constant"
     config.eval_every_steps = 2
+    config.checkpoint_every_steps, config.keep_checkpoints = 3, 3  # The scored ones are kept too.
     return config
 
 
@@ -49,6 +50,14 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     train.run(make_config(), folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What a run on one device begins with, parameters and frozen arrays, and what it comes to."""
+    setup = Setup(make_config(), mesh_of(1))
+    before = jax.device_get((setup.state.params, setup.frozen))
+    return before, setup.run(), setup.frozen
 
 
 def test_it_is_the_listing_of_the_docs():
@@ -78,9 +87,7 @@ def test_its_best_checkpoint_has_the_lowest_error_of_the_averages(whole):
 
 
 def test_it_resumes_bit_for_bit(config, whole, tmp_path):
-    config.total_steps = 3
-    train.run(config, tmp_path)
-    config.total_steps = 6
+    rewound(whole, 3, tmp_path)
     train.run(config, tmp_path)
     jax.tree.map(
         np.testing.assert_array_equal, restore_params(tmp_path, 6), restore_params(whole, 6)
@@ -91,18 +98,15 @@ def test_it_resumes_bit_for_bit(config, whole, tmp_path):
             assert last[key] == value
 
 
-def test_its_parameters_are_trained_and_its_frozen_arrays_are_not(config):
-    setup = Setup(config, mesh_of(1))
-    before = jax.device_get(setup.state.params["objective"])
-    frozen = jax.device_get(setup.frozen)
-    _, _, state = setup.run()
-    assert (state.params["objective"]["kernel"] != before["kernel"]).any()
-    jax.tree.map(np.testing.assert_array_equal, setup.frozen, frozen)
+def test_its_parameters_are_trained_and_its_frozen_arrays_are_not(alone):
+    (before, frozen), (_, _, state), frozen_after = alone
+    assert (state.params["objective"]["kernel"] != before["objective"]["kernel"]).any()
+    jax.tree.map(np.testing.assert_array_equal, frozen_after, frozen)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_every_mesh_trains_alike(config, accumulation):
-    expected, _, one = Setup(config, mesh_of(1)).run()
+def test_every_mesh_trains_alike(config, alone, accumulation):
+    _, (expected, _, one), _ = alone
     config.optimizer.accumulation_steps = accumulation
     config.model.dropout_rate = 0.0
     losses, _, state = Setup(config, mesh_of(8, fsdp=4)).run()
@@ -133,7 +137,9 @@ def test_a_classifier_made_of_it_does_not_have_its_parameters(config, whole, tmp
 def test_the_model_starts_as_with_any_objective(config):
     key, name = jax.random.key(3), config.model.name
     ours, usual = (
-        initial_params(name, s.experiment.options, s.experiment.objective, key)
+        jax.jit(initial_params, static_argnums=(0, 1, 2))(
+            name, s.experiment.options, s.experiment.objective, key
+        )
         for s in (Setup(config, mesh_of(1)), Setup(tiny.get_config(), mesh_of(1)))
     )
     assert ours.pop("objective").keys() == {"kernel"}
@@ -193,7 +199,7 @@ def test_values_are_means_over_the_rows_that_count(config):
     batch, counts = next(setup.batches()), np.arange(32) % 4 != 0
     batch = {**batch, "mask": jax.device_put(counts, batch["mask"].sharding)}
     objective = setup.experiment.objective
-    losses, values = objective.loss(setup.state.params, setup.frozen, batch, None)
+    losses, values = jax.jit(objective.loss)(setup.state.params, setup.frozen, batch, None)
     _, metrics = setup.step(setup.state, batch)
     np.testing.assert_allclose(metrics["error"], values["error"][counts].mean(), rtol=1e-5)
     np.testing.assert_allclose(metrics["loss"], losses[counts].mean(), rtol=1e-5)

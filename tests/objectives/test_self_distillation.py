@@ -29,15 +29,15 @@ def softmax(x):
 def test_the_loss_against_numpy_and_the_next_state():
     setup = Setup(make_config(**{"objective.center_momentum": 0.75}), mesh_of(1))
     objective, params = setup.experiment.objective, setup.state.params
-    batch = objective.prepare(next(setup.batches()), 0, 0)
+    batch, answer = setup.prepared(), jax.jit(objective._answer)
     teacher = jax.tree.map(lambda x: x + 0.05, params)
     center = jnp.linspace(-0.1, 0.1, 8)
-    loss, _ = objective.loss(params, {"teacher": teacher, "center": center}, batch, None)
+    loss, _ = jax.jit(objective.loss)(params, {"teacher": teacher, "center": center}, batch, None)
 
     views = [batch["globals"][:, 0], batch["globals"][:, 1]]
     views += [batch["locals"][:, 0], batch["locals"][:, 1]]
-    student = [np.float64(objective._answer(params, view, None)) for view in views]
-    taught = [np.float64(objective._answer(teacher, view, None)) for view in views[:2]]
+    student = [np.float64(answer(params, view, None)) for view in views]
+    taught = [np.float64(answer(teacher, view, None)) for view in views[:2]]
     terms = []
     for t in range(2):
         target = softmax((taught[t] - np.float64(center)) / 0.04)
@@ -49,18 +49,21 @@ def test_the_loss_against_numpy_and_the_next_state():
     assert np.abs(student[2]).max() <= 1 + 1e-6, "cosines to the prototypes"
 
     means = {"answers": jnp.float32(np.mean(taught, axis=(0, 1)))}
-    state = objective.update({"teacher": teacher, "center": center}, params, means)
+    state = jax.jit(objective.update)({"teacher": teacher, "center": center}, params, means)
     expected = 0.75 * np.float64(center) + 0.25 * np.mean(taught, axis=(0, 1))
     np.testing.assert_allclose(state["center"], expected, rtol=1e-5)
     old, new = teacher["norm"]["scale"], params["norm"]["scale"]
     np.testing.assert_allclose(state["teacher"]["norm"]["scale"], 0.996 * old + 0.004 * new)
 
 
+cut = jax.jit(random_views, static_argnums=(2, 3))
+
+
 def test_views_show_a_box_of_the_image():
     """On an image whose pixels are their own coordinates, a view is a box, mirrored or not."""
     y, x = np.mgrid[:32, :32]
     images = jnp.asarray(np.stack([y, x], -1)[None].repeat(256, 0), jnp.float32)
-    views = np.asarray(random_views(images, jax.random.key(0), (0.25, 0.49), (16, 16)))
+    views = np.asarray(cut(images, jax.random.key(0), (0.25, 0.49), (16, 16)))
     step_y = (views[:, -3, 8, 0] - views[:, 2, 8, 0]) / 11  # Away from the borders.
     step_x = (views[:, 8, -3, 1] - views[:, 8, 2, 1]) / 11
     sides = 16 * step_y / 32
@@ -76,7 +79,7 @@ def test_views_show_a_box_of_the_image():
 
 def test_the_whole_image_is_a_view_of_itself():
     images = jnp.asarray(np.random.default_rng(0).uniform(0, 255, (1, 8, 8, 1)), jnp.float32)
-    view = random_views(images, jax.random.key(0), (1.0, 1.0), (8, 8))
+    view = cut(images, jax.random.key(0), (1.0, 1.0), (8, 8))
     view = view if np.allclose(view, images, atol=1e-3) else view[:, :, ::-1]
     np.testing.assert_allclose(view, images, atol=1e-3)
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 import vit_jax
 from tests import tiny
-from tests.runs import read_metrics
+from tests.runs import read_metrics, rewound
 from tests.stages import Setup, mesh_of
 from vit_jax import evaluate, main, predict, train
 from vit_jax.checkpoint import restore_params
@@ -36,6 +36,7 @@ def make_config(name):
     config.objective.name = name
     config.objective.update(OPTIONS[name])
     config.total_steps, config.eval_every_steps, config.schedule.name = 4, 2, "constant"
+    config.checkpoint_every_steps, config.keep_checkpoints = 2, 2
     return config
 
 
@@ -49,9 +50,7 @@ def whole(request, tmp_path_factory):
 
 def test_it_resumes_bit_for_bit_and_measures_itself(whole, tmp_path):
     name, folder = whole
-    config = make_config(name)
-    config.total_steps = 2
-    train.run(config, tmp_path)
+    rewound(folder, 2, tmp_path)
     train.run(make_config(name), tmp_path)
     jax.tree.map(
         np.testing.assert_array_equal, restore_params(tmp_path, 4), restore_params(folder, 4)

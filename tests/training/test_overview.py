@@ -168,3 +168,18 @@ class TestParameterOverview:
         assert "Mean" not in overview.parameter_overview(
             {"kernel": jnp.full((384,), 2, jnp.bfloat16)}
         )
+
+
+def test_whether_the_input_is_enough_for_devices_whose_peak_is_known(monkeypatch):
+    experiment = experiment_of(mesh_of(data=8))
+    assert overview.describe_input(experiment) == ""  # Of CPUs nothing is known.
+    monkeypatch.setattr(overview.hardware, "peak_flops", lambda device: 1e9)
+    bound = 8 * 1e9 / experiment.flops_per_image
+    text = overview.describe_input(experiment)
+    assert text.startswith(
+        f"the devices take at most {bound:,.0f} images/s, about {bound / 2:,.0f} at 50%"
+    )
+    assert "cores load about" in text
+    assert text.endswith("it is enough")
+    monkeypatch.setattr(overview.hardware, "peak_flops", lambda device: 1e15)
+    assert "the devices would wait 100% of the time" in overview.describe_input(experiment)

@@ -273,9 +273,20 @@ def worker(start):
     return update(setup, rows, [3, 1, 4, 1, 5, 9, 2, 6][start : start + 2], params=params)[0]
 
 
-@pytest.mark.parametrize(("size", "micro"), [(1, 1), (1, 2), (2, 1), (8, 1)])
+@pytest.mark.parametrize(
+    ("size", "micro"),
+    [
+        pytest.param(1, 1, marks=pytest.mark.slow),
+        (1, 2),
+        pytest.param(2, 1, marks=pytest.mark.slow),
+        (8, 1),
+    ],
+)
 def test_four_shares_are_four_workers(size, micro):
-    """Computed apart, each uphill by its own gradient, then averaged; on 8 devices two work on one."""
+    """Computed apart, each uphill by its own gradient, then averaged; on 8 devices two work on one.
+
+    Fast are one device whose shares have micro-batches, and several devices; the slow ones lie between.
+    """
     values = {**SHARP, "optimizer.sharpness.shares": 4, "batch_size": 8}
     if (size, micro) == (8, 1):
         values["batch_size"] = 32  # Of which the mesh needs eight rows a share.

@@ -166,6 +166,40 @@ def test_what_config_says_and_no_one_knows_is_refused_by_name(changes, message, 
         vit_jax.load_model(folder)
 
 
+def test_registers_of_which_there_are_none(tmp_path):
+    """The library writes an empty tensor."""
+    folder = shutil.copytree(FAMILIES / "DINOv3ViTModel", tmp_path / "folder")
+    tensors = tensors_of("DINOv3ViTModel")
+    tensors["embeddings.register_tokens"] = np.zeros((1, 0, 16), "f4")
+    save(folder / "model.safetensors", tensors)
+    assert vit_jax.load_model(folder).options.num_registers == 0
+
+
+def test_the_classifier_of_dinov2_that_ignores_its_patches(tmp_path):
+    """What this package writes, for a class that adds the average of the patches."""
+    folder = shutil.copytree(FAMILIES / "Dinov2ForImageClassification", tmp_path / "folder")
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    tensors["classifier.weight"][:, 16:] = 0
+    save(folder / "model.safetensors", tensors)
+    model = vit_jax.load_model(folder)
+    vit_jax.save_model(model, tmp_path / "out", "huggingface")
+    written = of_the_tower(safetensors.numpy.load_file(tmp_path / "out/model.safetensors"))
+    assert_same_tensors(written, of_the_tower(tensors))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("rope_grid_indexing", "zz"), ("rope_rotate_half", "no"), ("ref_feat_shape", "x")],
+)
+def test_rotary_arguments_that_timm_does_not_have_are_refused(key, value, tmp_path):
+    folder = shutil.copytree(GOLDEN / "timm/vit_small_patch16_rope_224", tmp_path / "folder")
+    config = json.loads((folder / "config.json").read_text())
+    config["model_args"][key] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(WeightsError, match=f"{key}='{value}', which this package does not"):
+        vit_jax.load_model(folder)
+
+
 def openai_names(tensors):
     """CLIP's own names, as OpenAI and OpenCLIP write them."""
     tensors = fused(
@@ -428,6 +462,19 @@ def test_timms_architectures_are_written_back_bit_by_bit(name, single_file, tmp_
     else:
         assert_same_tensors(written, original)
     assert_same_tensors(parameters(vit_jax.load_model(out)), parameters(model))
+
+
+def test_dinov3_goes_from_library_to_library(tmp_path):
+    """Its SwiGLU has no GELU, so which one the options name is of no account."""
+    model = vit_jax.load_model(FAMILIES / "DINOv3ViTModel_swiglu")
+    vit_jax.save_model(model, tmp_path / "timm", "timm")
+    vit_jax.save_model(vit_jax.load_model(tmp_path / "timm"), tmp_path / "out", "huggingface")
+    assert_logits(vit_jax.load_model(tmp_path / "out"), "DINOv3ViTModel_swiglu")
+    dense = random_model("ViT-Ti/16", depth=1, image_size=32, positions="rotary_2d")
+    with pytest.raises(
+        WeightsError, match=r"model\.gelu='tanh' in an Eva, only 'erf'; these can: vit"
+    ):
+        vit_jax.save_model(dense, tmp_path / "out", "timm")
 
 
 @pytest.mark.parametrize("format", ["huggingface", "npz"])

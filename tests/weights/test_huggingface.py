@@ -192,7 +192,7 @@ def test_positions_without_a_row_for_the_class_token_get_one(tmp_path):
 def test_what_the_library_cannot_express_is_named(options, named, tmp_path):
     tiny = {"width": 32, "depth": 1, "mlp_width": 64, "num_heads": 2, "image_size": 32}
     model = random_model("ViT-Ti/16", **tiny, **options)
-    message = f"huggingface files cannot express model.{named} in a .*; these can: .*vit_jax"
+    message = f"huggingface files cannot express model.{named} in an? .*; these can: .*vit_jax"
     with pytest.raises(WeightsError, match=message):
         vit_jax.save_model(model, tmp_path / "out", "huggingface")
     assert not (tmp_path / "out").exists()

@@ -2,12 +2,11 @@
 
 import contextlib
 import dataclasses
-import functools
+import math
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -15,15 +14,15 @@ from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
 from vit_jax.benchmark.speed import Timing
-from vit_jax.data.dataset import Batch, Dataset, open_dataset, train_batches, train_loading
+from vit_jax.data import supply
+from vit_jax.data.dataset import Batch, open_dataset, train_batches
 from vit_jax.data.loading import pipeline
-from vit_jax.data.loading.order import RowGenerator
 from vit_jax.devices import sharding
 from vit_jax.devices.hardware import peak_host_memory_bytes
-from vit_jax.errors import DataError
 from vit_jax.training.architecture import with_architecture
 
-STAGES = ("read", "decode and crop", "augment", "assemble", "transfer")
+TRANSFER = "transfer"
+STAGES = (*supply.STAGES, TRANSFER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +37,8 @@ class InputSpeed:
     first_batch_seconds: float
     stage_milliseconds: dict[str, float]  # of one image on one thread, by `STAGES`
     peak_memory_bytes: int  # of this process, and of the largest worker
+    bottleneck: str  # the stage that takes most
+    remedies: tuple[str, ...]  # what would help
 
     def describe(self) -> str:
         """A few lines of text."""
@@ -56,6 +57,8 @@ class InputSpeed:
                 f"peak memory {self.peak_memory_bytes / 2**30:.2f} GiB",
                 f"one image   {total:.3f} ms on one thread:",
                 *stages,
+                f"bottleneck  {self.bottleneck}",
+                *(f"  it helps: {remedy}" for remedy in self.remedies),
             ]
         )
 
@@ -80,6 +83,8 @@ def measure_input(config: ConfigDict, timing: Timing) -> InputSpeed:
             jax.block_until_ready(next(batches))
         each = timing.seconds / timing.repeats
         rates = [count_batches(batches, each) * config.batch_size for _ in range(timing.repeats)]
+    costs = supply.measure_costs(config, dataset, timing.seconds / 4, math.inf)
+    stages = measure_stages(config, costs, rows)
     workers, rate = config.data.num_workers, statistics.median(rates)
     return InputSpeed(
         rate,
@@ -88,8 +93,10 @@ def measure_input(config: ConfigDict, timing: Timing) -> InputSpeed:
         pipeline.num_cores(),
         pipeline.default_workers() if workers < 0 else workers,
         first_batch_seconds,
-        measure_stages(config, dataset, rows, timing.seconds / 4),
+        stages,
         peak_host_memory_bytes() + peak_host_memory_bytes(resource.RUSAGE_CHILDREN),
+        max(stages, key=stages.__getitem__),
+        tuple(supply.remedies(config, dataset, costs, pipeline.num_cores())),
     )
 
 
@@ -103,46 +110,19 @@ def count_batches(batches: Iterator[Batch], seconds: float) -> float:
 
 
 def measure_stages(
-    config: ConfigDict, dataset: Dataset, rows: jax.sharding.Sharding, seconds: float
+    config: ConfigDict, costs: supply.Costs, rows: jax.sharding.Sharding
 ) -> dict[str, float]:
-    """Milliseconds of each of `STAGES` for one image, all on this thread."""
-    source, transform = dataset.source, dataset.transform
-    augmentations = transform.keywords["augmentations"]
-    crop = functools.partial(transform, augmentations=())
-    order, generator = train_loading(config, dataset).order, RowGenerator(config.seed)
-    spent = dict.fromkeys(STAGES, 0.0)
+    """Milliseconds of each of `STAGES` for one image."""
+    size = np.broadcast_to(config.model.image_size, 2)
+    local = pipeline.local_rows(rows, config.batch_size)
+    images = np.zeros((len(local), *size, config.model.channels or 3), config.data.dtype)
 
-    def timed(stage: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def transfer() -> float:
         start = time.perf_counter()
-        result = function(*arguments)
-        spent[stage] += time.perf_counter() - start
-        return result
-
-    images, count, position, start = None, 0, 0, time.perf_counter()
-    while time.perf_counter() - start < seconds or not count:
-        (index,) = order.indices(np.array([position])).tolist()
-        rng = generator.at(position)
-        position += 1
-        try:
-            example = timed("read", source.__getitem__, index)
-            array = timed("decode and crop", crop, example.image, rng)
-        except DataError as error:
-            if dataset.skipping and (count or position < len(source)):
-                continue
-            raise DataError(f"{source.name_of(index)}: {error}") from error
-        for augment in augmentations:
-            array = timed("augment", augment, array, rng)
-        if images is None:
-            images = np.empty((config.batch_size, *array.shape), array.dtype)
-        timed("assemble", images.__setitem__, count % len(images), array)
-        count += 1
-
-    def transfer() -> None:
-        local = pipeline.local_rows(rows, config.batch_size)
-        batch = {"image": images[: len(local)]}
+        batch = {"image": images}
         jax.block_until_ready(pipeline.to_global(batch, local, rows, config.batch_size))
+        return time.perf_counter() - start
 
     transfer()
-    timed("transfer", transfer)
-    spent["transfer"] *= count / config.batch_size
-    return {stage: 1e3 * seconds / count for stage, seconds in spent.items()}
+    seconds = {**costs.seconds, TRANSFER: transfer() / config.batch_size}
+    return {stage: 1e3 * cost for stage, cost in seconds.items()}

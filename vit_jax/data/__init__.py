@@ -23,6 +23,7 @@ above it.
         splits, views     classes and other parts of a source
         exclusions        config.data.exclude
         examples          what an example and a source are
+        label_reading     labels that are not at hand
       images/             an encoded file -> uint8 pixels
         transforms        what happens to a training and to an evaluation image
           picture         any format                    jpeg, png, tiff; limits: before decoding
@@ -37,7 +38,8 @@ above it.
 
 Elsewhere here: classes (data labelled for a trained model), balance (of classes, in the loss and in
 the order), images/sheet (pictures of images), split_checks (what a run is told of its
-splits), picture_files (what `predict` is given).
+splits), picture_files (what `predict` is given), supply (whether a host loads as many images as devices
+take).
 Files and URLs are `vit_jax.storage`'s, crops and augmentations as text `vit_jax.grammar`'s.
 """
 

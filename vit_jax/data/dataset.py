@@ -23,6 +23,8 @@ from vit_jax.models.base import ModelOptions, as_pair
 
 BLOCK = 32  # Neighbours that `data.shuffle=blocks` keeps together: some megabytes of photographs.
 
+_ONE_FILE_EACH = ("folder:", "manifest:")
+
 MOST_EXAMPLES = 2**31 - 1
 
 # image uint8 or float32 [B, H, W, C] in 0 … 255, label, index int32 [B], mask bool [B]
@@ -137,6 +139,7 @@ def of_source(
     """The dataset of an open source; raises DataError or ConfigError if it does not fit the model."""
     data = config.data
     check_size(data.source, len(source))
+    advise_on_requests(data, source)
     names = source.class_names
     check_classes(config, len(names), source.multi_label or source.numeric)
     balance = read_balance(data, source)
@@ -149,6 +152,25 @@ def of_source(
         skipping = Skipping.of(source, shape, len(names), data.dtype)
     num_classes = config.model.num_classes or len(names)
     return Dataset(source, transform, len(source), num_classes, names, skipping, balance)
+
+
+def advise_on_requests(data: ConfigDict, source: Source) -> None:
+    """Says what to do where each image would be a request to a store."""
+    if not source.remote:
+        return
+    if data.source.startswith(_ONE_FILE_EACH):
+        logger.warning(
+            "%s: each image is a request to the store of its own. Pack them into shards once, with "
+            "python -m vit_jax.prepare, and train on these with --config.data.shuffle=blocks.",
+            data.source,
+        )
+    elif data.shuffle != "blocks":
+        logger.warning(
+            "%s: with data.shuffle=%s each image is a request to the store of its own; with "
+            "--config.data.shuffle=blocks %d neighbours are one, which is much faster. Use it where "
+            "neighbours are a fair sample, as in shuffled shards.",
+            *(data.source, data.shuffle, BLOCK),
+        )
 
 
 def check_size(source: str, count: int) -> None:

@@ -12,7 +12,6 @@ import math
 from typing import ClassVar
 
 import numpy as np
-from scipy import optimize
 
 from vit_jax.errors import DataError
 from vit_jax.evaluators.base import Setting
@@ -80,6 +79,8 @@ def fit(features: Array, labels: Array, *, l2: float, max_iterations: int) -> Lo
       l2: the regularisation λ.
       max_iterations: of L-BFGS.
     """
+    from scipy import optimize  # Takes a fifth of a second, and few commands need it.
+
     classes, numbers = np.unique(labels, return_inverse=True)
     shape = (features.shape[1] + 1, len(classes))
 

@@ -2,8 +2,9 @@
 
     fused(query, key, value, lengths): [..., Q, H, d], [..., K, H, d], [..., K, H, d] -> [..., Q, H, d]
 
-Products of queries and keys are divided by √d. `lengths` are those of queries and keys; what lies beyond is padding,
-which no query looks at, and whose own results mean nothing. Values and gradients are those of the
+Products of queries and keys are divided by √d. `lengths` are those of queries and keys; what lies beyond
+is padding, which no query looks at; its results and gradients are zeros (JAX's own tests of NVIDIA's
+kernel compare them, and so does benchmarks/gpu.py). Values and gradients are those of the
 plain form but for the rounding of weights before they are normalised instead of after.
 """
 

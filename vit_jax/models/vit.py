@@ -97,7 +97,7 @@ class ViTOptions(PatchOptions):
 
     dropout_rate: float = 0.0  # after every dense layer but q, k, v, and after the positions
     attention_dropout_rate: float = 0.0  # on the attention weights; 0 in every published recipe
-    dropout_bits: int = 16  # random ones for each element; or 32, as earlier versions had
+    dropout_bits: int = 16  # of a hash, that decide on an element; or threefry's 32, as before
     stochastic_depth_rate: float = 0.0  # of dropping a residual branch
     stochastic_depth_schedule: str = LINEAR  # from 0 to the rate over the depth; or "constant"
     patch_dropout_rate: float = 0.0  # share of patches left out in training (arXiv 2212.00794)

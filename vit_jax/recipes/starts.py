@@ -51,6 +51,7 @@ def finetuning(name: str, data: Dataset) -> ConfigDict:
     config.init = start_of(name) or name.replace("/", "_").replace("BiT-R", "BiT-M-R") + ".npz"
     config.checkpoint_every_steps = 500
     config.data.source = data.source
+    config.data.columns = data.columns
     config.data.num_train_examples = data.num_train_examples
     config.data.eval_split = data.eval_split
     config.model.name = name

@@ -196,12 +196,13 @@ def make_experiment(
     def params(key: jax.Array) -> dict:
         return initial_params(config.model.name, options, objective, key)
 
-    groups = parameter_groups(config.optimizer, jax.eval_shape(params, jax.random.key(0)))
+    shapes = jax.eval_shape(params, jax.random.key(0))
+    groups = parameter_groups(config.optimizer, shapes)
     lengths = durations(config, dataset.num_examples)
     schedule = build_schedule(config, lengths)
     optimizer = build_optimizer(config.optimizer, schedule, groups)
     initialize = make_initializer(config, params, objective, optimizer, groups.trainable)
-    state = abstract_state(initialize, config.seed, mesh)
+    state = abstract_state(initialize, shapes, mesh)
     return Experiment(
         config=config,
         mesh=mesh,

@@ -11,9 +11,11 @@ from ml_collections import ConfigDict
 
 from vit_jax.choices import Choices, chosen_options
 from vit_jax.console import format_count
+from vit_jax.data import supply
 from vit_jax.data.images.transforms import describe_training
-from vit_jax.devices import sharding
+from vit_jax.devices import hardware, sharding
 from vit_jax.durations import Durations
+from vit_jax.errors import DataError
 from vit_jax.model_file import Preprocessing
 from vit_jax.objectives.base import Objective
 from vit_jax.optimizer import OPTIMIZERS
@@ -22,6 +24,7 @@ from vit_jax.training import execution
 from vit_jax.training.experiment import Experiment
 from vit_jax.training.gradients import axes_apart
 
+USUAL_MFU = 0.5  # Of a ViT in bfloat16 where nothing waits: docs/performance.md.
 NEXT_COLUMN = "\n" + " " * 10  # Goes on in the next line.
 
 
@@ -47,6 +50,7 @@ def describe_run(experiment: Experiment) -> str:
         "schedule": f"{describe_choice(config.schedule, SCHEDULES)}: "
         f"{describe_schedule(experiment.schedule, durations)}",
         "sharpness": describe_sharpness(config.optimizer.sharpness),
+        "input": describe_input(experiment),
         "execution": execution.describe(experiment.execution),
         "note": config.note,
     }
@@ -111,6 +115,28 @@ def describe_objective(config: ConfigDict, objective: Objective, mesh: Mesh) -> 
         warmup = "" if config.ema_warmup else " from the start"
         parts.append(f"parameters averaged by {config.ema_decay}{warmup}")
     return ", ".join(parts)
+
+
+def describe_input(experiment: Experiment) -> str:
+    """Whether this host loads as many images as the devices take, by a look at some of them.
+
+    Empty for devices whose peak is not known, such as CPUs, and where no data was opened.
+    """
+    config, mesh, dataset = experiment.config, experiment.mesh, experiment.dataset
+    peak = hardware.peak_flops(mesh.devices.flat[0])
+    if peak is None or dataset.source is None:
+        return ""
+    try:
+        found = supply.look_at(config, dataset)
+    except DataError as error:
+        return f"not measured: {error}"
+    bound = mesh.size * peak / experiment.flops_per_image
+    hosts = jax.process_count()
+    each = f", {bound * USUAL_MFU / hosts:,.0f} of each of {hosts} processes" if hosts > 1 else ""
+    return (
+        f"the devices take at most {bound:,.0f} images/s, about {bound * USUAL_MFU:,.0f} at "
+        f"{USUAL_MFU:.0%} of their peak{each}; {found.compare(bound * USUAL_MFU / hosts)}"
+    )
 
 
 def describe_sharpness(sharpness: ConfigDict) -> str:

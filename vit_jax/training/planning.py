@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
 from vit_jax.data.dataset import open_dataset
+from vit_jax.data.supply import Supply, look_at
 from vit_jax.devices import estimate, sharding
 from vit_jax.devices.collectives import Collective, collectives
 from vit_jax.devices.hardware import GIB
@@ -178,6 +179,13 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
         experiment.durations.total,
         seconds,
     )
+
+
+def measure_supply(config: ConfigDict) -> Supply:
+    """What this host loads of the config's data, by a look at it; raises UserError as `open_dataset`."""
+    config_lib.validate(config)
+    config = with_architecture(config, cached_only=True)
+    return look_at(config, open_dataset(config))
 
 
 def try_to_compile(

@@ -60,9 +60,9 @@ def make_initializer(
     return Initializer(params, state)
 
 
-def abstract_state(initialize: Initializer, seed: int, mesh: Mesh) -> TrainState:
-    """The state's shapes, types and shardings, with nothing allocated."""
-    shapes = jax.eval_shape(lambda: initialize.state(initialize.params(jax.random.key(seed))))
+def abstract_state(initialize: Initializer, params: dict, mesh: Mesh) -> TrainState:
+    """The state's shapes, types and shardings, of the parameters' shapes; nothing is allocated."""
+    shapes = jax.eval_shape(initialize.state, params)
     of_params = sharding.param_shardings(shapes.params, mesh)
     shardings = sharding.like_params(shapes, shapes.params, of_params, mesh)
     return with_shardings(shapes, shardings)

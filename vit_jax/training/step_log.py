@@ -188,7 +188,7 @@ class StepLog:
             logger.warning(
                 "%.0f %% of the time since the last line went into waiting for data. `%s` with this "
                 "run's --config and keys shows where it goes; more cores, --config.data.num_workers, "
-                "--config.data.cache_gib, smaller files or fewer augmentations help.",
+                "--config.data.cache_gib, smaller files (`vit_jax.prepare`) or fewer augmentations help.",
                 100 * data_wait,
                 python_command("-m", "vit_jax.benchmark", "input"),
             )

@@ -84,6 +84,7 @@ def read(path: str, hints: Hints, prefix: str = "") -> Weights:
     stated = read_stated(folder, classifies)
     prefixed = next((p for p in PREFIXES if any(name.startswith(p) for name in tensors)), "")
     tensors = renamed((name, trunk_name(name), array) for name, array in tensors.items())
+    tensors = {name: array for name, array in tensors.items() if array.size}  # No registers.
     tensors, unused = without(tensors, UNUSED)
     if classifies:  # It takes the trunk's tokens: what else pools them is of no use.
         others = re.compile(r"pooler\..*|(head|post_layernorm)\..*")

@@ -26,6 +26,7 @@ from vit_jax.weights.files import write_files
 from vit_jax.weights.formats import PICKLE_SUFFIXES
 from vit_jax.weights.layouts import Layout, vit_values
 from vit_jax.weights.mapping import Tensors
+from vit_jax.weights.translation import article
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +215,7 @@ def find_layout(format: str, options: ModelOptions) -> Layout:
         raise WeightsError(f"{format} files have no {family} models: write format='vit_jax'.")
     nearest = min(layouts, key=lambda layout: len(layout.misfits(tabled(options, layout))))
     for option, words in nearest.misfits(tabled(options, nearest)).items():
-        name = f" in a {nearest.name}" if nearest.name else ""
+        name = f" in {article(nearest.name)}" if nearest.name else ""
         others = [other for other in FORMATS if can_express(other, options)]
         advice = TRUNK_ADVICE if option == "representation_size" else ""
         raise WeightsError(

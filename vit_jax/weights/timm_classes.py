@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax.errors import WeightsError
 from vit_jax.models.hybrid import HybridOptions
-from vit_jax.models.layers import SWIGLU
+from vit_jax.models.layers import DENSE_MLP, SWIGLU
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.norms import LAYER_NORM_EPSILON
 from vit_jax.models.positions import (
@@ -336,7 +336,24 @@ def bit_config(parameters: Tensors, options: ResNetOptions) -> dict[str, Any]:
 
 
 ENCODER_VALUES: Mapping[str, tuple] = {"representation_size": (0,), "position_placement": (STEM,)}
+EVA = Class(
+    name="Eva",
+    models=(ViTOptions,),
+    rows=eva_rows,
+    prepare=eva_parameters,
+    config=eva_config,
+    first_conv=vit_first_conv,
+    values={
+        **ENCODER_VALUES,
+        "positions": ROTARY,
+        "pooling": (CLASS_TOKEN_POOLING, AVERAGE_POOLING),
+        "distillation_token": (False,),
+        "mlp": (SWIGLU,),
+    },
+)
 CLASSES = (
+    dataclasses.replace(EVA, values={**EVA.values, "mlp": (DENSE_MLP,), "gelu": ("erf",)}),
+    EVA,
     Class(
         name="VisionTransformer",
         models=(ViTOptions, HybridOptions),
@@ -346,21 +363,6 @@ CLASSES = (
         first_conv=vit_first_conv,
         classifier=lambda options: ("head", "head_dist") if options.distillation_token else "head",
         values={**ENCODER_VALUES, "positions": (LEARNED_1D, NO_POSITIONS)},
-    ),
-    Class(
-        name="Eva",
-        models=(ViTOptions,),
-        rows=eva_rows,
-        prepare=eva_parameters,
-        config=eva_config,
-        first_conv=vit_first_conv,
-        values={
-            **ENCODER_VALUES,
-            "positions": ROTARY,
-            "pooling": (CLASS_TOKEN_POOLING, AVERAGE_POOLING),
-            "distillation_token": (False,),
-            "gelu": ("erf",),
-        },
     ),
     Class(
         name="MlpMixer",

@@ -115,9 +115,10 @@ POSITION_RESIZES = {
 def reference(value: Any) -> Arguments:
     """The side of the grid that rotary positions are counted in."""
     sides = {value} if value is None or isinstance(value, int) else set(value)
-    if len(sides) != 1:
+    side = sides.pop() if len(sides) == 1 else ""
+    if not isinstance(side, int | None):
         raise ValueError
-    return {"rotary_reference": sides.pop() or 0}
+    return {"rotary_reference": side or 0}
 
 
 TRAINING = dict.fromkeys(
@@ -182,10 +183,9 @@ CLASSES: dict[str, Mapping[str, Translation]] = {
         "use_post_norm": only(False),
         "attn_type": only("eva", "rope"),
         "num_kv_heads": only(None),
-        # The reader takes the next two apart.
-        "use_rot_pos_emb": nothing,
-        "rope_rotate_half": nothing,
-        "rope_grid_indexing": nothing,
+        "use_rot_pos_emb": nothing,  # `stated_by_config` reads it, and `head_order` the next two.
+        "rope_rotate_half": only(False, True),
+        "rope_grid_indexing": only("ij", "xy"),
         "rope_type": named("rotary_coordinates", {"cat": INDICES, "dinov3": CENTRED}),
         "rope_temperature": lambda value: {"rotary_temperature": float(value)},
         "rope_grid_offset": only(0, 0.0),

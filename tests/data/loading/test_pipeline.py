@@ -17,8 +17,10 @@ from tests.runs import LIMIT_SECONDS
 from vit_jax import config
 from vit_jax.data.images.transforms import train_transform
 from vit_jax.data.loading import pipeline
+from vit_jax.data.loading.chunks import Loading
 from vit_jax.data.loading.order import Order
 from vit_jax.data.loading.pipeline import batches, default_workers, host_batches, local_rows
+from vit_jax.data.sources.examples import Source
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 
@@ -383,3 +385,20 @@ def test_other_errors_of_the_system_stay_what_they_are():
 
     with pytest.raises(OSError, match="Input/output error"):
         next(pipeline._gather(chunks(), 1, None, None))
+
+
+@pytest.mark.parametrize(
+    ("remote", "num_threads", "cores", "processes", "expected"),
+    [
+        (False, 0, 12, 1, 12),
+        (False, 0, 12, 4, 3),
+        (True, 0, 1, 1, 8),
+        (True, 0, 12, 4, 12),
+        (True, 3, 12, 4, 3),
+    ],
+)
+def test_more_threads_wait_for_stores(monkeypatch, remote, num_threads, cores, processes, expected):
+    monkeypatch.setattr(pipeline, "num_cores", lambda: cores)
+    source = type("Some", (Source,), {"remote": remote})()
+    loading = Loading(source, None, Order(1, None), 1, num_threads=num_threads)
+    assert pipeline.num_threads_of(loading, processes) == expected

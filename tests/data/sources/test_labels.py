@@ -40,3 +40,18 @@ def kitti(*objects):
 def test_labels(name, features, label):
     assert LABELS[name].compute(features) == label
     assert 0 <= label < LABELS[name].num_classes
+
+
+# The ends of the intervals in task_adaptation's clevr.py:50 and kitti.py:101, at ed9b417.
+@pytest.mark.parametrize(
+    ("name", "features", "ends"),
+    [
+        ("clevr_distance", clevr, (8.0, 8.5, 9.0, 9.5, 10.0)),
+        ("kitti_distance", lambda depth: kitti((0, depth)), (8.0, 20.0, 999.0)),
+    ],
+)
+def test_an_interval_holds_its_end(name, features, ends):
+    label = LABELS[name].compute
+    beyond = np.nextafter(np.float32(ends), np.float32(np.inf))
+    assert [label(features(end)) for end in ends] == list(range(len(ends)))
+    assert [label(features(depth)) for depth in beyond] == list(range(1, len(ends) + 1))

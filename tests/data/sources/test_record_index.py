@@ -57,7 +57,7 @@ def shards(request, tmp_path):
 def read_all(index):
     found = Records(index.paths, index.shards, int)
     assert len(found) == 6
-    return found.fetch(range(len(found)))
+    return list(found.fetch(range(len(found))))
 
 
 def index_files(directory):

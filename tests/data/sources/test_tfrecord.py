@@ -45,7 +45,7 @@ def test_records_are_found(shard):
     path, arrays = shard(framed(*PAYLOADS))
     assert arrays["start"].dtype == np.int64
     assert arrays["length"].tolist() == [21, 16, 10256]
-    assert Records([path], [arrays], tfrecord.data_of).fetch([2, 0, 1]) == [
+    assert list(Records([path], [arrays], tfrecord.data_of).fetch([2, 0, 1])) == [
         PAYLOADS[2],
         PAYLOADS[0],
         PAYLOADS[1],
@@ -89,7 +89,7 @@ def test_flipped_bits_of_the_data_are_told_when_it_is_read(shard):
         flipped = bytearray(content)
         flipped[position] ^= 1
         shard(bytes(flipped))
-        found = Records([path], [arrays], tfrecord.data_of).fetch([0, 1, 2])
+        found = list(Records([path], [arrays], tfrecord.data_of).fetch([0, 1, 2]))
         (damaged,) = [number for number, each in enumerate(found) if each != PAYLOADS[number]]
         start = arrays["start"][damaged]
         assert f"{path}, byte {start:,}: the record is damaged" in str(found[damaged])

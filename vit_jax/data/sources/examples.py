@@ -112,6 +112,11 @@ class Source:
         """Whether an example has numbers to predict instead of a class: its label is an array."""
         return isinstance(self.labels, Targets)
 
+    @property
+    def remote(self) -> bool:
+        """Whether reading waits for a store."""
+        return False
+
     def __len__(self) -> int:
         raise NotImplementedError
 

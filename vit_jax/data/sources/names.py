@@ -112,15 +112,27 @@ class ImageFiles(Source):
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, index: int) -> Example:
-        name, label = self.names[index], self.labels[index]
+    def fetch(self, indices: Sequence[int]) -> Iterator[Example | DataError]:
+        """Several examples, of a store side by side; what fails stands for itself."""
+        paths = [self._path(self.names[index]) for index in indices]
+        for index, path, image in zip(
+            indices, paths, storage.read_many([storage.Part(path) for path in paths]), strict=True
+        ):
+            if isinstance(image, OSError):
+                yield DataError(f"{path} cannot be read ({image.strerror or image})")
+            elif isinstance(image, DataError):
+                yield image
+            else:
+                yield Example(image, as_label(self.labels[index]), self.names[index])
+
+    @property
+    def remote(self) -> bool:
+        """Whether the root, or the first complete name, is a URL."""
+        return len(self.names) > 0 and storage.is_remote(self._path(self.names[0]))
+
+    def _path(self, name: str) -> str:
         complete = storage.is_remote(name) or os.path.isabs(name)
-        path = name if complete else storage.join(self.root, name)
-        try:
-            image = storage.read(path)
-        except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror or error})") from error
-        return Example(image, as_label(label), name)
+        return name if complete else storage.join(self.root, name)
 
     def name_of(self, index: int) -> str:
         """The name of an example, without reading it."""

@@ -60,6 +60,11 @@ class Parquet(Source):
         self.labels, self.class_names = labels, class_names
         self._column, self._root, self._labels = column, root, labels
 
+    @property
+    def remote(self) -> bool:
+        """Whether the files are a store's."""
+        return self._column.remote
+
     def __len__(self) -> int:
         return len(self._labels)
 

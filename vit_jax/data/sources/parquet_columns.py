@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import ml_collections
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from vit_jax import storage
 from vit_jax.data.sources.columns import read_columns
@@ -89,6 +88,8 @@ def layout_of(paths: Sequence[str], columns: str) -> Layout:
 
 def read_labels(paths: Sequence[str], layout: Layout) -> Labels:
     """The labels of all rows of some files; raises DataError for what is none."""
+    import pyarrow.compute as pc  # Takes a fifth of a second, and few commands need it.
+
     words: dict[str, int] = {}
     parts, counts = [], []
     for path, column in zip(paths, _read_columns(paths, layout.label), strict=True):
@@ -146,6 +147,8 @@ def _read_columns(paths: Sequence[str], column: str) -> Iterator[pa.Array]:
 
 def read_column(path: str, column: str) -> pa.Array:
     """All values of a column of a file; `column` is its path in the schema."""
+    import pyarrow.compute as pc  # As above.
+
     file = open_parquet(path)
     _type_at(file.schema_arrow, column, path)
     try:

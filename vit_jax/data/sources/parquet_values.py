@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 class Column(Protocol):
     """The values of some files, one file after another; picklable."""
 
+    @property
+    def remote(self) -> bool:
+        """Whether reading waits for a store."""
+
     def locate(self, index: int) -> tuple[str, int]:
         """The file of a value, and its row there."""
 
@@ -95,9 +99,12 @@ class _Files:
 class ColumnInMemory:
     """Values that are all held; pickled, the files' paths. See `Column`."""
 
+    remote = False
+
     def __init__(self, paths: tuple[str, ...], column: str):
         self._paths, self._column = paths, column
         self._values = [read_column(path, column).cast(pa.large_binary()) for path in paths]
+        pa.default_memory_pool().release_unused()  # Reading takes three times as much.
         self._files = _Files(paths, list(map(len, self._values)))
 
     def locate(self, index: int) -> tuple[str, int]:
@@ -127,6 +134,11 @@ class ColumnInPages:
         counts = [len(shard["start"]) for shard in index.shards]
         self._first = np.cumsum([0, *counts[:-1]])  # Units of each file, in all.
         self._files = _Files(index.paths, [len(shard["unit"]) for shard in index.shards])
+
+    @property
+    def remote(self) -> bool:
+        """Whether the files are a store's."""
+        return self._units.remote
 
     def locate(self, index: int) -> tuple[str, int]:
         """See `Column`."""

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from vit_jax import storage
 from vit_jax.data.sources.record_index import Arrays, reason_of
 from vit_jax.errors import DataError
+from vit_jax.storage import Part
 
 _GAP = 1 << 20  # Bytes that are read through rather than asked around.
 _LARGEST_REQUEST = 1 << 26
@@ -42,6 +43,11 @@ class Records(Generic[Value]):
         self._paths, self._arrays, self._parse = paths, arrays, parse
         self._ends = list(itertools.accumulate(len(shard["start"]) for shard in arrays))
 
+    @property
+    def remote(self) -> bool:
+        """Whether the shards are a store's."""
+        return any(map(storage.is_remote, self._paths[:1]))
+
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
@@ -67,15 +73,25 @@ class Records(Generic[Value]):
         wanted = [self.extent(index) for index in indices]
         last = {extent: position for position, extent in enumerate(wanted)}
         group_of = {extent: group for group in _neighbours(sorted(last)) for extent in group}
+        groups = list({group[0]: group for group in map(group_of.__getitem__, wanted)}.values())
+        requests = [
+            Part(group[0].path, group[0].start, max(extent.stop for extent in group))
+            for group in groups
+        ]
+        answers = zip(groups, storage.read_many(requests), strict=True)
         found: dict[Extent, Value | DataError] = {}
         for position, extent in enumerate(wanted):
-            if extent not in found:
-                found |= self._read(group_of[extent])
+            while extent not in found:
+                group, data = next(answers)
+                found |= self._parts(group, data)
             yield found.pop(extent) if last[extent] == position else found[extent]
 
-    def _read(self, group: Sequence[Extent]) -> dict[Extent, Value | DataError]:
-        """The records of a group of neighbours."""
-        data = attempt(_read, group[0]._replace(stop=max(extent.stop for extent in group)))
+    def _parts(
+        self, group: Sequence[Extent], data: bytes | DataError | OSError
+    ) -> dict[Extent, Value | DataError]:
+        """The records of a group of neighbours, of the bytes that were read at once."""
+        if isinstance(data, OSError):
+            data = DataError(f"{group[0].path} cannot be read ({reason_of(data)})")
         return {extent: attempt(self._part, data, extent, group[0].start) for extent in group}
 
     def _part(self, data: bytes, extent: Extent, start: int) -> Value:
@@ -114,10 +130,3 @@ def _neighbours(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
         group.append(extent)
     if group:
         yield group
-
-
-def _read(extent: Extent) -> bytes:
-    try:
-        return storage.read(extent.path, extent.start, extent.stop)
-    except OSError as error:
-        raise DataError(f"{extent.path} cannot be read ({reason_of(error)})") from error

@@ -53,6 +53,11 @@ class Tar(Source):
         self._records = Records(index.paths, self._index.shards, _parse)
         self._names = (-1, Names.of([]))  # Of the shard that was last asked for.
 
+    @property
+    def remote(self) -> bool:
+        """Whether the files are a store's."""
+        return self._records.remote
+
     def __len__(self) -> int:
         return len(self.labels)
 

@@ -62,6 +62,11 @@ class Tfds(Source):
         )
         self._decoders = {"image": tensorflow_datasets.decode.SkipDecoding()}
 
+    @property
+    def remote(self) -> bool:
+        """Whether the files are a store's."""
+        return self._records.remote
+
     def __len__(self) -> int:
         return len(self._records)
 
@@ -108,6 +113,11 @@ class _ArrayRecords:
 
     def __len__(self) -> int:
         return len(self._source)
+
+    @property
+    def remote(self) -> bool:
+        """Never: by URL, TFRecord is read."""
+        return False
 
     def fetch(self, indices: Sequence[int]) -> list[bytes | DataError]:
         return [attempt(self._read, index) for index in indices]

@@ -35,6 +35,11 @@ class View(Source):
         """As the source says."""
         return self.source.numeric
 
+    @property
+    def remote(self) -> bool:
+        """As the source says."""
+        return self.source.remote
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -116,6 +121,11 @@ class Slices(Source):
     def numeric(self) -> bool:
         """As the first part says."""
         return self.parts[0][0].numeric
+
+    @property
+    def remote(self) -> bool:
+        """As the first part says."""
+        return self.parts[0][0].remote
 
     @property
     def labels(self) -> np.ndarray | Targets | None:
