@@ -42,12 +42,24 @@ def test_split_parameters_are_trained_as_on_one_device(once, axes):
         np.testing.assert_allclose(one, other, atol=2e-4)
 
 
-@pytest.mark.parametrize("objective", ["masked_autoencoder", "self_distillation"])
+SMALL = {  # Their own arrays: wide enough to be split, or as small as they can be.
+    "masked_autoencoder": {"decoder_width": 256, "decoder_depth": 2, "decoder_heads": 4},
+    "self_distillation": {
+        "prototypes": 32,
+        "head_width": 16,
+        "bottleneck_width": 8,
+        "local_views": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("objective", SMALL)
 def test_an_objectives_own_blocks_and_teachers_are_gathered_too(objective):
+    own = {f"objective.{name}": value for name, value in SMALL[objective].items()}
     values = {
         **{"model.width": 256, "model.mlp_width": 256, "total_steps": 2, "warmup_steps": 0},
         **{"optimizer.accumulation_steps": 2, "objective.name": objective, "model.num_classes": 0},
-        **({"objective.decoder_width": 256} if objective == "masked_autoencoder" else {}),
+        **own,
     }
     losses, _, state = run_on(mesh_of(4, fsdp=4), **values)
     expected, _, whole = run_on(mesh_of(1), **values)
