@@ -1,6 +1,8 @@
+import errno
 import io
 import json
 import os
+import resource
 import struct
 import uuid
 from types import SimpleNamespace
@@ -193,6 +195,28 @@ class TestResume:
         with pytest.raises(KeyboardInterrupt):
             MetricsWriter(tmp_path, start_step=4)
         assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_what_could_not_be_written_at_once_is_written_after(tmp_path, monkeypatch):
+    writer, write = MetricsWriter(tmp_path, start_step=0), os.write
+    monkeypatch.setattr(os, "write", lambda file, line: write(file, line[:9]))
+    writer.write(1, {"train/loss": 0.25})
+    writer.close()
+    assert read_records(tmp_path) == [{"step": 1, "train/loss": 0.25}]
+
+
+def test_the_error_of_a_line_cut_short_is_the_file_system_s_own(tmp_path):
+    writer = MetricsWriter(tmp_path, start_step=0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9, limits[1]))
+    try:
+        writer.write(1, {"train/loss": 0.25})
+        with pytest.raises(OSError, match=r"metrics\.jsonl") as raised:
+            writer.complete_before(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.errno == errno.EFBIG
+    writer.close()
 
 
 def test_object_stores_get_the_whole_file_at_each_flush(monkeypatch):
