@@ -51,15 +51,19 @@ def _shared_compilation_cache(tmp_path_factory):
         yield
 
 
-@pytest.fixture
 def restored_logging():
-    """Undoes what a command does to the loggers."""
+    """Undoes what commands do to the loggers, or later tests would find other messages."""
     loggers = [logging.getLogger(name) for name in (None, "absl", "vit_jax")]
     before = [(logger.level, logger.handlers[:]) for logger in loggers]
     yield
     for logger, (level, handlers) in zip(loggers, before, strict=True):
         logger.setLevel(level)
         logger.handlers[:] = handlers
+
+
+# Fixtures of a module run commands too, before those of a test begin.
+_logging_of_a_module = pytest.fixture(restored_logging, scope="module", autouse=True)
+_logging_of_a_test = pytest.fixture(restored_logging, autouse=True)
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ h14,*0  model.image_size,data.eval_resize  what 14 px patches cover of 160 and 1
 h14,400  optimizer.weight_decay,model.stochastic_depth_rate  {PAPER_400}
 *,400,finetune  model.stochastic_depth_rate  {PAPER_400}
 *,400  total_epochs  {PAPER_400}
-s16,90  model.stochastic_depth_rate  the paper's Table 13, as quoted in issue 176
+s16,90  model.stochastic_depth_rate  the paper's Table 13
 s16,[48]00  {FLAGS}  README_revenge.md:81
 b16,[48]00  {FLAGS}  README_revenge.md:412
 l16,[48]00  {FLAGS}  README_revenge.md:745

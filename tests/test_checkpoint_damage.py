@@ -6,14 +6,16 @@ import re
 import resource
 import shutil
 import sys
+import threading
 
 import pytest
 from etils import epath
 
 from tests.runs import LIMIT_SECONDS, start
 from tests.states import abstract, assert_equal, make_state
-from vit_jax import digests
+from vit_jax import checkpoint_errors, digests
 from vit_jax.checkpoint import Checkpoints, restore_params
+from vit_jax.checkpoint_errors import is_left_behind, is_left_over
 from vit_jax.errors import CheckpointError
 
 
@@ -203,6 +205,41 @@ def test_it_is_one_message_of_a_program_with_all_that_its_threads_leave_behind(t
     assert process.returncode == 2, output
     assert "could not be saved" in output
     assert not re.search("Traceback|Exception ignored|thread=", output), output
+
+
+def test_only_what_a_save_leaves_behind_is_not_printed(monkeypatch):
+    """A file of ours in a folder named orbax, and anything that is said while nothing is saved, is."""
+    written = threading.Event()
+    monkeypatch.setattr(checkpoint_errors, "being_written", written)
+
+    def record(name, path, level=logging.ERROR):
+        return logging.LogRecord(name, level, path, 1, "", (), None)
+
+    theirs = record("absl", f"{checkpoint_errors.ORBAX}_src/futures/future.py")
+    loop, closed = record("asyncio", "base_events.py"), RuntimeError("Event loop is closed")
+    assert not is_left_over(theirs)
+    assert not is_left_over(loop)
+    assert not is_left_behind(None, closed)
+    written.set()
+    assert is_left_over(theirs)
+    assert is_left_over(loop)
+    assert is_left_behind(None, closed)
+    assert not is_left_over(record("absl", theirs.pathname, logging.WARNING))
+    assert not is_left_over(record("absl", "/home/orbax/input.py"))
+
+    async def ours():
+        pass
+
+    coroutine = ours()
+    assert not is_left_behind(coroutine, KeyError("x"))
+    coroutine.close()
+
+
+def test_a_save_is_over_when_the_checkpoint_is_whole(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    save_and_wait(checkpoints)
+    checkpoints.close()
+    assert not checkpoint_errors.being_written.is_set()
 
 
 def save_and_wait(checkpoints):

@@ -94,20 +94,15 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def console_logging(monkeypatch):
-    """Calls `setup_logging` with a stderr to read, and undoes it."""
-    loggers = [logging.getLogger(name) for name in ("", "vit_jax", "absl")]
-    before = [(logger.level, logger.handlers[:]) for logger in loggers]
+    """Calls `setup_logging` with a stderr to read."""
 
     def setup(stderr, process_index=0):
         monkeypatch.setattr("sys.stderr", stderr)
-        loggers[0].handlers[:] = []  # Pytest's own must not be closed.
+        logging.getLogger().handlers[:] = []  # Pytest's own must not be closed.
         setup_logging(process_index)
         return stderr
 
-    yield setup
-    for logger, (level, handlers) in zip(loggers, before, strict=True):
-        logger.setLevel(level)
-        logger.handlers[:] = handlers
+    return setup
 
 
 class TestConsole:

@@ -16,7 +16,6 @@ from vit_jax import embed as command
 from vit_jax.errors import ConfigError
 from vit_jax.predict import load_images
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
 OPTIONS = {**TINY, "depth": 2, "num_registers": 1, "num_classes": 3}
 IMAGES = np.random.default_rng(0).normal(size=(2, 16, 16, 3)).astype(np.float32)
 

@@ -37,7 +37,7 @@ LONGER = "--config.total_steps=6"
 
 
 @pytest.fixture
-def command(capsys, restored_logging):
+def command(capsys):
     """Runs the command in this process: its exit code, and what it wrote to the console."""
 
     def run(*arguments):
@@ -110,7 +110,7 @@ def test_a_directory_is_needed_but_not_for_a_dry_run(command):
 
 
 @pytest.mark.parametrize("module", [main, sweep])
-def test_the_config_is_printed_without_a_run(module, capsys, restored_logging):
+def test_the_config_is_printed_without_a_run(module, capsys):
     assert module.main((*TINY, "--print_config")) == 0
     output = capsys.readouterr()
     assert "* total_steps = 2\n" in output.out

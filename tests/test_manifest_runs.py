@@ -57,7 +57,7 @@ def test_several_labels_an_image_are_learned(run):
     assert json.loads((run / "model.json").read_text())["class_names"] == ["left", "right"]
 
 
-def test_several_labels_an_image_are_evaluated(run, tmp_path, restored_logging):
+def test_several_labels_an_image_are_evaluated(run, tmp_path):
     path = tmp_path / "list.jsonl"
     write_manifest(path, ("right", "left"))  # Classes are matched by name.
     (tmp_path / "60.png").write_bytes(b"")

@@ -92,7 +92,7 @@ def test_model_json_says_how_values_become_pixels(run):
     assert preprocessing.std == (0.5, 0.5, 0.5, 0.001, 0.5)
 
 
-def test_it_is_evaluated_and_exported_and_predicts(run, folder, tmp_path, restored_logging):
+def test_it_is_evaluated_and_exported_and_predicts(run, folder, tmp_path):
     output = tmp_path / "results.json"
     assert evaluate.main([str(run), f"--json={output}"]) == 0
     assert json.loads(output.read_text())[0]["accuracy"] == 1.0

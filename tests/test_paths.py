@@ -60,7 +60,7 @@ def test_a_workdir_of_such_a_name_works(tmp_path, name):
 @pytest.mark.parametrize("name", [*PATTERNS, *UNREADABLE], ids=ascii)
 @pytest.mark.parametrize("below", [False, True], ids=["", "below"])
 def test_a_workdir_that_could_not_be_read_again_is_refused_before_anything(
-    tmp_path, name, below, restored_logging, capsys
+    tmp_path, name, below, capsys
 ):
     workdir = tmp_path / name / "run" if below else tmp_path / name
     assert main.main(("--config=tests/tiny.py", f"--workdir={workdir}")) == 2
@@ -68,7 +68,7 @@ def test_a_workdir_that_could_not_be_read_again_is_refused_before_anything(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_current_folder_counts_too(tmp_path, monkeypatch, restored_logging, capsys):
+def test_the_current_folder_counts_too(tmp_path, monkeypatch, capsys):
     (tmp_path / "a[b").mkdir()
     monkeypatch.chdir(tmp_path / "a[b")
     config = pathlib.Path(__file__).with_name("tiny.py")

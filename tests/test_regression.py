@@ -64,8 +64,9 @@ def run(source, tmp_path_factory):
     return workdir
 
 
-def test_outputs_begin_at_the_means_of_the_training_targets(source):
-    config = config_of(source)
+@pytest.mark.parametrize("token", [False, True], ids=["", "with a distillation token"])
+def test_outputs_begin_at_the_means_of_the_training_targets(source, token):
+    config = config_of(source, **{"model.distillation_token": token})
     setup = Setup(config, mesh_of(1))
     rows = open_source(config.data, "train", image_size=(8, 8), channels=1, num_classes=0)
     means = np.mean([example.label for example in rows.fetch(range(len(rows)))], axis=0)
@@ -85,7 +86,7 @@ def test_two_numbers_are_learned(run):
     assert sorted(int(path.name) for path in (run / "checkpoints").iterdir()) == [60]
 
 
-def test_it_is_evaluated_and_predicts(run, source, tmp_path, capsys, restored_logging):
+def test_it_is_evaluated_and_predicts(run, source, tmp_path, capsys):
     last = read_metrics(run)[-1]
     assert evaluate.main([str(run), f"--json={tmp_path / 'results.json'}"]) == 0
     assert "eval/rmse" in capsys.readouterr().out

@@ -135,7 +135,7 @@ def test_an_objective_that_names_no_metric_is_refused_before_any_rate_is_tried(c
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_describes_the_first_trial(capsys, restored_logging):
+def test_a_dry_run_describes_the_first_trial(capsys):
     arguments = ["--config=tests/tiny.py", "--dry_run", "--config.sweep.learning_rates=(0.1,0.2)"]
     splits = ["--config.sweep.train_split=train[:90%]", "--config.sweep.eval_split=train[90%:]"]
     assert sweep.main([*arguments, *splits]) == 0

@@ -9,7 +9,6 @@ from tests.models.filled import filled_model
 from vit_jax import evaluate, verify
 from vit_jax.weights import pretrained
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
 NAME = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 OTHER = "vit_small_patch16_224.augreg_in21k_ft_in1k"
 SIZES = {"image_size": 8, "channels": 1, "width": 32, "depth": 1, "num_heads": 2, "mlp_width": 32}

@@ -21,7 +21,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from vit_jax import digests
-from vit_jax.checkpoint_errors import check_path, readable, without_warnings, written
+from vit_jax.checkpoint_errors import being_written, check_path, readable, without_warnings, written
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
 from vit_jax.kinds import shortened
@@ -196,6 +196,7 @@ class Checkpoints:
         scores = self._scores(metrics)
         args = ocp.args.Composite(**items)
         # The copy to the host is the point here.
+        being_written.set()
         with jax.transfer_guard("allow"), written(self._directory, step):
             self._manager.save(step, args=args, metrics=scores, force=True)
         self._best = max(self._best, self._score(scores))
@@ -212,6 +213,7 @@ class Checkpoints:
                     raise digests.damaged(self._directory, step, f"it has no readable {missing[0]}")
                 digests.write(self._directory / str(step), jax.process_index())
                 self._remove_deleted()
+            being_written.clear()
         except Exception as error:  # Told by `wait`, in the thread that trains.
             self._failure = error
 
@@ -313,9 +315,13 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            # After a save that failed Orbax raises the same again, in words of its own.
-            with contextlib.suppress(*[Exception] if self._failed else []):
+            try:
                 self._manager.close()
+            except (
+                Exception
+            ):  # After a save that failed Orbax raises the same, in words of its own.
+                if not self._failed:
+                    raise
 
 
 def _score(metric: str, metrics: Mapping[str, float]) -> float:

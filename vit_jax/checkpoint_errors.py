@@ -6,14 +6,20 @@ import inspect
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import orbax.checkpoint
 from etils import epath
 
 from vit_jax import digests
 from vit_jax.errors import CheckpointError
+
+ORBAX = os.path.join(os.path.dirname(orbax.checkpoint.__file__), "")  # Its source files lie there.
+# Set while a checkpoint is being written, and on from there if that failed: threads end later.
+being_written = threading.Event()
 
 
 def check_path(workdir: str | os.PathLike[str], *, read_only: bool = False) -> None:
@@ -50,20 +56,29 @@ def tell_once() -> None:
     """From here on a program does not print what is left over where a save fails.
 
     Each of Orbax's threads would add a traceback, some long after the error was told: what they log
-    as an error is raised as well.
+    as an error is raised as well. At other times, and of others, everything is printed.
     """
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    logging.getLogger("absl").addFilter(
-        lambda record: record.levelno < logging.ERROR or "orbax" not in record.pathname
-    )
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(lambda record: not is_left_over(record))
     others = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
-        of_writer = inspect.iscoroutine(unraisable.object)
-        if not (of_writer or str(unraisable.exc_value) == "Event loop is closed"):
+        if not is_left_behind(unraisable.object, unraisable.exc_value):
             others(unraisable)
 
     sys.unraisablehook = hook
+
+
+def is_left_over(record: logging.LogRecord) -> bool:
+    """Whether it is an error of Orbax, or of the event loops that it writes with, during a save."""
+    of_writer = record.name == "asyncio" or record.pathname.startswith(ORBAX)
+    return being_written.is_set() and of_writer and record.levelno == logging.ERROR
+
+
+def is_left_behind(where: Any, error: BaseException | None) -> bool:
+    """Whether an error that nobody can catch is of a coroutine or an event loop of a save."""
+    of_writer = inspect.iscoroutine(where) and where.cr_code.co_filename.startswith(ORBAX)
+    return being_written.is_set() and (of_writer or str(error) == "Event loop is closed")
 
 
 @contextlib.contextmanager

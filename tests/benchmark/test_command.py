@@ -83,6 +83,7 @@ def test_inference_on_the_config_s_images(capsys):
         (("eval", "--models=ViT-B/16", "--sizes=100"), "not divisible by model.patch_size"),
         (("eval", "--models=ViT-Z/16"), "ViT-Z/16"),
         (("train", "--config.batch_size=12"), "not divisible"),
+        (("eval", "--memory_gib=1e-6"), "One image on each device needs 0.00 GiB of memory"),
         (("output",), "invalid choice"),
     ],
 )

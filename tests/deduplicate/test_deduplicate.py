@@ -11,8 +11,6 @@ from vit_jax.data.sources.registry import open_source
 from vit_jax.deduplicate import __main__ as deduplicate
 from vit_jax.deduplicate.__main__ import main, split_origin
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
-
 
 @pytest.fixture
 def data(tmp_path):

@@ -23,8 +23,6 @@ from vit_jax.errors import ConfigError, DataError
 from vit_jax.prepare import __main__ as prepare
 from vit_jax.prepare.images import Rewriting
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
-
 CHINA = load_sample_image("china.jpg")[:160, :240]
 
 

@@ -1,6 +1,8 @@
+import errno
 import io
 import json
 import os
+import resource
 import struct
 import uuid
 from types import SimpleNamespace
@@ -101,13 +103,6 @@ class TestMetricsWriter:
         assert read_records(tmp_path) == [{"step": 1, "train/loss": 1.0}]
         assert read_scalars(tmp_path) == [(1, "train/loss", 1.0)]
 
-    def test_a_record_for_which_there_is_no_room_is_told(self, tmp_path, monkeypatch):
-        writer, write = MetricsWriter(tmp_path, start_step=0), os.write
-        monkeypatch.setattr(os, "write", lambda file, content: write(file, content[:7]))
-        writer.write(1, {"train/loss": 1.0})
-        with pytest.raises(OSError, match=r"No space left on device: '.*/metrics.jsonl'"):
-            writer.flush()
-
     def test_other_processes_write_nothing(self, tmp_path):
         writer = MetricsWriter(tmp_path, start_step=0, is_writer=False)
         writer.write(1, {"train/loss": 1.0})
@@ -193,6 +188,28 @@ class TestResume:
         with pytest.raises(KeyboardInterrupt):
             MetricsWriter(tmp_path, start_step=4)
         assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_what_could_not_be_written_at_once_is_written_after(tmp_path, monkeypatch):
+    writer, write = MetricsWriter(tmp_path, start_step=0), os.write
+    monkeypatch.setattr(os, "write", lambda file, line: write(file, line[:9]))
+    writer.write(1, {"train/loss": 0.25})
+    writer.close()
+    assert read_records(tmp_path) == [{"step": 1, "train/loss": 0.25}]
+
+
+def test_a_record_for_which_there_is_no_room_is_told_with_the_file_system_s_reason(tmp_path):
+    writer = MetricsWriter(tmp_path, start_step=0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9, limits[1]))
+    try:
+        writer.write(1, {"train/loss": 0.25})
+        with pytest.raises(OSError, match=r"metrics\.jsonl") as raised:
+            writer.complete_before(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.errno == errno.EFBIG
+    writer.close()
 
 
 def test_object_stores_get_the_whole_file_at_each_flush(monkeypatch):

@@ -122,7 +122,6 @@ def test_a_name_that_is_not_there(hub_server):
         vit_jax.load_model(f"hf:{NAME}", checkpoint="best")
 
 
-@pytest.mark.usefixtures("restored_logging")
 def test_commands_take_names(repository, tmp_path, capsys):
     out = tmp_path / "out.npz"
     assert export.main([f"hf:{NAME}", str(out)]) == 0

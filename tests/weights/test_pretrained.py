@@ -74,7 +74,6 @@ def test_models_to_fine_tune_begin_with_the_papers_weights():
     assert start_of("Axial-ViT-B/16") == ""
 
 
-@pytest.mark.usefixtures("restored_logging")
 def test_the_table_of_weights(capsys):
     assert models.main(["--pretrained", "--csv", "ViT-B/16 augreg_in21k_ft*"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))

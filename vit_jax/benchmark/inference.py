@@ -16,9 +16,10 @@ import jax
 from ml_collections import ConfigDict
 
 from vit_jax import storage
-from vit_jax.benchmark.speed import REAL, Program, Speed, Timing, compile_program, repeat
+from vit_jax.benchmark.speed import REAL, Program, Speed, Timing, compile_program, gib, repeat
 from vit_jax.benchmark.step import open_experiment, speed_of, synthetic_batch
 from vit_jax.devices import sharding
+from vit_jax.errors import ConfigError
 from vit_jax.figures import Axes, Picture, add_legend, paint_curve, plot
 from vit_jax.training import clock
 from vit_jax.training.experiment import Experiment
@@ -56,15 +57,18 @@ def measure_inference(
       capacity: bytes of one device; None: no largest batch is looked for.
 
     Raises:
-      UserError: the config or its data cannot be used.
+      UserError: the config or its data cannot be used, or not even one image on each device fits.
     """
     began = clock.free_since()
     experiment = open_experiment(config, data)
     compile_for = compiler(experiment)
     batch_size, largest = config.batch_size, None
     if capacity is not None:
-        largest = largest_batch(bytes_of(compile_for), experiment.mesh.size, capacity)
-        batch_size = min(batch_size, largest) or batch_size
+        needed = bytes_of(compile_for)
+        largest = largest_batch(needed, experiment.mesh.size, capacity)
+        if not largest:
+            raise does_not_fit(needed(experiment.mesh.size), capacity)
+        batch_size = min(batch_size, largest)
     if batch_size != config.batch_size:
         config = config.copy_and_resolve_references()
         config.batch_size = batch_size
@@ -129,6 +133,15 @@ def largest_batch(needed: Callable[[int], int | None], devices: int, capacity: i
             break
         largest = size * devices
     return largest
+
+
+def does_not_fit(needed: int | None, capacity: int) -> ConfigError:
+    """The error where not even one image fits; `needed`: bytes of a device, None if it is not known."""
+    return ConfigError(
+        f"One image on each device needs {gib(needed)} of memory, and it has {gib(capacity)}: take a "
+        "smaller model or image size, --config.model.dtype=bfloat16, or say with --memory_gib that "
+        "it has more."
+    )
 
 
 def initial_parameters(experiment: Experiment) -> dict:

@@ -175,8 +175,8 @@ def fit(
 
 def solve_primal(chunks: Iterator[Array], labels: Array, num_classes: int, l2: float) -> Array:
     """The weights [D + 1, K], through XᵀX, of rows that come some at a time."""
-    gram: Any = 0.0
-    moment: Any = 0.0
+    gram: Any = 0.0  # XᵀX, [D + 1, D + 1] after the first rows
+    moment: Any = 0.0  # Xᵀ of the targets, [D + 1, K]
     start = 0
     for rows in chunks:
         end = start + len(rows)

@@ -161,7 +161,17 @@ class Attention(nnx.Module):
         return None if self.relative or dropping else self.fused
 
     def weights(self, query: jax.Array, key: jax.Array) -> jax.Array:
-        """Queries [..., Q, H, d] and keys [..., K, H, d] -> [..., H, Q, K] float32."""
+        """The softmax over keys of products with queries, scaled by 1 / sqrt(d) (equation 6 of the paper).
+
+        The bias of relative positions, if there is one, is added before the softmax.
+
+        Args:
+          query: [..., Q, H, d], d the size of a head.
+          key: [..., K, H, d].
+
+        Returns:
+          [..., H, Q, K] float32.
+        """
         query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
         logits = jnp.einsum("...qhd,...khd->...hqk", query, key, preferred_element_type=jnp.float32)
         if self.relative:

@@ -4,7 +4,6 @@
 moment: a run that resumes from step *s* cuts what came after *s*, so no step appears twice.
 """
 
-import errno
 import io
 import json
 import logging
@@ -200,9 +199,8 @@ class _LinesFile:
             self._remote_lines.append(line)
             return
         with storage.naming(self._path):
-            written = os.write(self._descriptor, line)  # One call: a kill cuts one line at most.
-            if written < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            while line:  # One call; where it could not write all, the next one raises the reason.
+                line = line[os.write(self._descriptor, line) :]
 
     def flush(self) -> None:
         if self._descriptor is None:

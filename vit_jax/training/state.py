@@ -24,6 +24,7 @@ from vit_jax.parameters import OBJECTIVE, TrainablePart
 logger = logging.getLogger(__name__)
 
 OBJECTIVE_STREAM = 0x0B1E  # Keeps the random keys of its parameters apart from the model's.
+HEADS = {"head", "distillation_head"}  # A model's logits are those of the one, or the mean of both.
 
 
 class Initializer(NamedTuple):
@@ -37,7 +38,8 @@ def initial_params(name: str, options: ModelOptions, objective: Objective, key: 
     """The parameters before training, a nested dict of arrays: the model's and the objective's."""
     params = nnx.to_pure_dict(nnx.split(registry.build_model(name, key, options))[1])
     if objective.head_bias:
-        params["head"]["bias"] += jnp.asarray(objective.head_bias)
+        for head in HEADS & params.keys():
+            params[head]["bias"] += jnp.asarray(objective.head_bias)
     own = objective.init(jax.random.fold_in(key, OBJECTIVE_STREAM))
     return {**params, OBJECTIVE: own} if own else params
 
