@@ -37,7 +37,8 @@ _warned: set[str] = set()  # Protocols.
 
 logger = logging.getLogger(__name__)
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def read(path: str, start: int, stop: int | None) -> bytes:

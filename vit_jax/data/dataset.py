@@ -64,6 +64,11 @@ class Dataset:
         return self.source
 
     @property
+    def uncached(self) -> Source:
+        """The same, read and decoded each time."""
+        return self.examples.source if isinstance(self.examples, Cached) else self.examples
+
+    @property
     def several_labels(self) -> bool:
         """Whether an image has any number of classes."""
         return self.source is not None and self.source.multi_label
