@@ -1,6 +1,7 @@
 """The trainer: against the reference's trajectories, across meshes, and across micro-batches."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -60,16 +61,18 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
     groups = parameter_groups(config.optimizer, params)
     transformation = build_optimizer(config.optimizer, schedule, groups)
 
-    def forward(params, images, key=None):
-        del key
-        return nnx.merge(graphdef, params)(images)
-
-    forward.options = model.options
+    # As `Network`, of images that the reference has already normalised.
+    network = types.SimpleNamespace(
+        options=model.options,
+        outputs=lambda params, images, key: {"logits": nnx.merge(graphdef, params)(images)},
+        statistics=lambda outputs: {},
+        follow=lambda params, means: params,
+    )
     mesh = mesh_of(1)
     state = TrainState(jnp.int32(0), params, transformation.init(params), None)
     state = jax.device_put(state, sharding.replicated(mesh))
     classes = Labels((), model.options.num_classes)
-    objective = Classification(Classification.Options(), forward, classes)
+    objective = Classification(Classification.Options(), network, classes)
     step = make_train_step(
         config, objective, transformation, groups.trainable, schedule, state, mesh
     )

@@ -64,4 +64,6 @@ def test_flags_of_other_commands_are_known(tmp_path):
 
 def test_its_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)]+)\)", PAGE):
-        assert (ROOT / "docs" / target).exists()
+        file, _, heading = target.partition("#")
+        page = (ROOT / "docs" / file).read_text().lower()
+        assert not heading or f"# {heading.replace('-', ' ')}\n" in page, target
