@@ -4,12 +4,12 @@
     python -m vit_jax.sweep --config=configs/finetune.py:b16,folder:DIR --workdir=DIR
 
 Arguments: MODEL[,DATASET[,OPTIONS]], where DATASET is cifar10 (default), cifar100, oxford_iiit_pet,
-oxford_flowers102, imagenet2012, folder:DIR, hf:OWNER/NAME of the Hugging Face Hub, or hf:cifar10, which
-is the same data from there where TFDS has not prepared it (docs/data.md). The first command takes one learning rate, the second
-tries the table's four on a part of the training images and then trains with the best. Images are
-384 px, 378 px for ViT-H/14; ImageNet is 512 and 518 px, with averaged weights. The weights
-are the paper's own on the Hub, pre-trained on ImageNet-21k, or the nearest to them;
---config.init=FILE takes others. OPTIONS joins by +
+oxford_flowers102, imagenet2012, folder:DIR, hf:OWNER/NAME of the Hugging Face Hub, or hf:cifar10,
+which is the same data from there where TFDS has not prepared it (docs/data.md). The first command
+takes one learning rate, the second tries the table's four on a part of the training images and then
+trains with the best. Images are 384 px, 378 px for ViT-H/14; ImageNet is 512 and 518 px, with
+averaged weights. The weights are the paper's own on the Hub, pre-trained on ImageNet-21k, or the
+nearest to them; --config.init=FILE takes others. OPTIONS joins by +
 
     384   ImageNet at 384 px without averages, as the other datasets (Table 5)
     drop  dropout 0.1, as in the authors' released configs of ViT-L/16, ViT-H/14, R50+ViT-B/16 and

@@ -6,8 +6,9 @@ Arguments: TASK[,MODEL]. The tasks are caltech101 cifar100 dtd oxford_flowers102
 sun397 svhn, camelyon eurosat resisc45 retinopathy, clevr_count clevr_distance dmlab
 dsprites_location dsprites_orientation kitti_distance smallnorb_azimuth smallnorb_elevation. Images
 come from TFDS, or for cifar100, oxford_iiit_pet, svhn and camelyon from the Hugging Face Hub, as
-hf:svhn (its order, and so the 1,000 images, is another; docs/data.md lists more), are 384 px (378 for ViT-H/14), and train for 2,500 steps at the rate 0.01.
-The weights are those on the Hub, as in configs/finetune.py.
+hf:svhn (its order, and so the 1,000 images, is another; docs/data.md lists more). They are 384 px
+(378 for ViT-H/14), and train for 2,500 steps at the rate 0.01. The weights are those on the Hub, as
+in configs/finetune.py.
 
 Expected, from ViT-L/16 pre-trained on ImageNet-21k: 72.7 % on average over the 19 tasks, 90.8 % on
 caltech101, 41.7 % on smallnorb_elevation (Table 9).

@@ -168,8 +168,8 @@ class Optimizer:
     decay_multipliers: tuple_of(FactorRule) = (("kernel$", 1.0),)  # What none matches: no decay.
     layer_decay: number(0.01, 1) = 1.0  # Of the rate, from each block to the one below it.
     accumulation_steps: whole(1) = 1  # The batch is split into so many micro-batches.
-    gradient_dtype: one_of("float32", "model") = "float32"  # Of sums over devices: see docs.
-    reduce_once: Flag = False  # An update, along `mesh.fsdp` too, which takes memory: see docs.
+    gradient_dtype: one_of("float32", "model") = "float32"  # Of their sums: docs/training.md.
+    reduce_once: Flag = False  # An update, along `mesh.fsdp` too; takes memory: docs/scaling.md.
     sharpness: Sharpness = Sharpness()
 
 

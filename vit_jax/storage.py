@@ -15,8 +15,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import fsspec
-
 from vit_jax import stores
 from vit_jax.errors import DataError, UserError
 
@@ -147,7 +145,7 @@ def _list_local(path: str) -> Iterator[Entry]:
 
 
 def _list_remote(path: str) -> Iterator[Entry]:
-    filesystem, folder = stores.filesystem_of(path), fsspec.core.url_to_fs(path)[1]
+    filesystem, folder = stores.locate(path)
     for entry in filesystem.ls(folder, detail=True):
         name = entry["name"].rstrip("/")
         if name != folder.rstrip("/"):  # Some stores have an object for the folder itself.
@@ -236,12 +234,12 @@ class Part(NamedTuple):
 
 
 def read_many(parts: Sequence[Part]) -> Iterator[bytes | DataError | OSError]:
-    """Reads several files, in order: local ones as they are asked for, a store's side by side.
+    """Reads several files, in order: local ones as they are asked for, a store's some ahead, side by side.
 
     What cannot be read stands for itself, as the error of `read`.
     """
     if parts and is_remote(parts[0].path):
-        yield from stores.readers().map(_read_part, parts)
+        yield from stores.side_by_side(_read_part, parts)
     else:
         yield from map(_read_part, parts)
 

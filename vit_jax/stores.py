@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import functools
 import logging
 import os
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import fsspec
 
@@ -21,11 +23,22 @@ MAX_REQUESTS = 64  # To stores, at a time.
 _OPTIONS = {  # That let so many be on their way; others do anyway.
     "s3": {"config_kwargs": {"max_pool_connections": MAX_REQUESTS}}
 }
-_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError)  # Not to be asked again.
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+# What may pass, where it is no OSError: HTTP's codes, and errors of a connection by the names of their classes.
+_PASSING_CODES = {str(code) for code in (408, 429, 500, 502, 503, 504)}
+_PASSING_KINDS = {
+    *("ClientConnectionError", "ClientPayloadError"),  # aiohttp
+    *("ConnectionError", "HTTPClientError"),  # botocore
+    *("ServiceRequestError", "ServiceResponseError"),  # azure.core
+    *("TransportError", "IncompleteRead"),  # google.auth, http.client
+}
 
 _warned: set[str] = set()  # Protocols.
 
 logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def read(path: str, start: int, stop: int | None) -> bytes:
@@ -34,12 +47,24 @@ def read(path: str, start: int, stop: int | None) -> bytes:
     for wait in RETRY_SECONDS:
         try:
             return _read_remote(filesystem, path, start, stop)
-        except _LASTING:
-            raise
         except (DataError, OSError) as error:
+            if not may_pass(error):
+                raise
             _warn_of_failures(path, error)
             time.sleep(wait)
     return _read_remote(filesystem, path, start, stop)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether asking again may help: not where a file, a right, a credential or a setting is missing."""
+    if isinstance(error, DataError):  # Of `named_errors`, for a store's own.
+        return error.__cause__ is not None and may_pass(error.__cause__)
+    codes = {str(getattr(error, name, "")) for name in ("code", "status", "status_code")}
+    if codes & _PASSING_CODES:
+        return True
+    if isinstance(error, OSError):
+        return not isinstance(error, _LASTING)
+    return not _PASSING_KINDS.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def _read_remote(
@@ -68,6 +93,21 @@ def readers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="storage")
 
 
+def side_by_side(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """`function` of each item, in order, computed by `readers`, up to `MAX_REQUESTS` ahead."""
+    ahead: collections.deque[Future[Result]] = collections.deque()
+    try:
+        for item in items:
+            if len(ahead) == MAX_REQUESTS:
+                yield ahead.popleft().result()
+            ahead.append(readers().submit(function, item))
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        for future in ahead:
+            future.cancel()
+
+
 @contextlib.contextmanager
 def named_errors(path: str) -> Iterator[None]:
     """Makes a DataError of what is neither that nor an OSError: each store has errors of its own."""
@@ -94,6 +134,14 @@ def filesystem_of(path: str) -> fsspec.AbstractFileSystem:
             f"{path}: this kind of URL needs a package that is not installed ({error}); for gs:// "
             "install gcsfs, for s3:// s3fs, for az:// adlfs."
         ) from error
+
+
+def locate(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """The file system of a URL, as of `filesystem_of`, and what it calls the file or folder."""
+    filesystem = filesystem_of(path)
+    if "::" in path:  # Each part of a chain names a file in what the next one leads to.
+        return filesystem, fsspec.core.url_to_fs(path)[1]
+    return filesystem, filesystem._strip_protocol(path)
 
 
 @functools.cache

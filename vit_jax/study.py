@@ -4,9 +4,10 @@
 
 STUDY is a Python file with a `get_study()`, or the name of one that comes with the package
 (configs/studies). --config=FILE[:ARGUMENTS], --config.KEY=VALUE, --sizes, --seeds and
---finetune=TASK=FILE[:ARGUMENTS] make it a study of your own data. Each cell is a run in a folder of DIR; interrupted, the same command goes on where it was. A cell that fails is
-marked in figures and tables, and the others go on. --cell runs one, for arrays of Slurm jobs
-(docs/studies.md). DIR gets results.csv, the figures as PNG and SVG, and report.html.
+--finetune=TASK=FILE[:ARGUMENTS] make it a study of your own data. Each cell is a run in a folder of
+DIR; interrupted, the same command goes on where it was. A cell that fails is marked in figures and
+tables, and the others go on. --cell runs one, for arrays of Slurm jobs (docs/studies.md). DIR gets
+results.csv, the figures as PNG and SVG, and report.html.
 
 Exit codes: 0 done; 1 done, but some cells failed; 2 a mistake; 75 stopped, start it again.
 """

@@ -10,8 +10,16 @@ from tests import tiny
 from tests.data.example_sources import Numbered
 from tests.data.pictures import encode, photograph
 from tests.states import mesh_of
-from vit_jax.data.dataset import Dataset, check_size, open_dataset, train_loading
+from vit_jax.data.dataset import (
+    Dataset,
+    advise_on_requests,
+    check_size,
+    open_dataset,
+    train_loading,
+)
 from vit_jax.data.evaluation_data import EvaluationData
+from vit_jax.data.sources.examples import Example, Source
+from vit_jax.data.sources.views import Slices, Subset
 from vit_jax.devices import sharding
 from vit_jax.errors import DataError
 from vit_jax.training.experiment import make_experiment
@@ -162,3 +170,38 @@ def test_a_head_with_more_classes_than_the_data_is_told(caplog):
     config.model.num_classes = 12
     open_dataset(config)
     assert "num_classes=12, and digits has 10 classes" in caplog.text
+
+
+class Stored(Source):
+    """100 images of 8×8×3 in a store."""
+
+    remote = True
+    one_file_each = False
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return Example(np.zeros((8, 8, 3), np.uint8), 0, str(index))
+
+
+class StoredFiles(Stored):
+    one_file_each = True
+
+
+def advice(caplog, source, **keys):
+    data = tiny.get_config().data
+    data.update(keys)
+    caplog.clear()
+    advise_on_requests(data, Subset(Slices(((source, range(100)),)), np.arange(100)))
+    return caplog.text
+
+
+def test_advice_on_requests_is_of_the_source_and_the_cache(caplog):
+    assert "Pack them into shards" in advice(caplog, StoredFiles())
+    assert "data.shuffle=blocks 32 neighbours" in advice(caplog, Stored())
+    assert advice(caplog, Stored(), shuffle="blocks") == ""
+    decoded_gib = 100 * 8 * 8 * 3 / 2**30
+    for source in (Stored(), StoredFiles()):
+        assert advice(caplog, source, cache_gib=1.01 * decoded_gib) == ""
+        assert "of its own" in advice(caplog, source, cache_gib=decoded_gib / 2)

@@ -1,14 +1,20 @@
 """What a host loads: the costs of an image's stages, and what is said to help."""
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from tests import tiny
 from tests.data.pictures import encode, photograph
 from vit_jax.data import supply
 from vit_jax.data.dataset import open_dataset
+from vit_jax.data.loading.cache import Cached
+from vit_jax.data.loading.chunks import Skipping
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.data.supply import STAGES, Costs, Supply
+from vit_jax.errors import DataError
 
 
 def costs(read=0.1, decode=0.1, augment=0.1, assemble=0.1, *, busy=None, decoded_bytes=4.0):
@@ -81,3 +87,67 @@ def test_a_look_measures_a_few_images_of_the_run(tmp_path):
     assert found.costs.bottleneck == "decode and crop"
     assert found.images_per_second > 0
     json.dumps(found.remedies)
+
+
+class Chunked(Source):
+    """100 images of 8×8, of which some fail, and what was asked for at once."""
+
+    labels = np.zeros(100, np.int32)
+    class_names = ("a", "b")
+
+    def __init__(self, failing=(), error=DataError):
+        self.failing, self.error, self.asked = failing, error, []
+
+    def __len__(self):
+        return 100
+
+    def fetch(self, indices):
+        self.asked.append(len(indices))
+        for index in indices:
+            broken = index in self.failing
+            image = np.full((8, 8, 1), index, np.uint8)
+            yield (
+                self.error(f"train/{index} is broken") if broken else Example(image, 0, str(index))
+            )
+
+    def name_of(self, index):
+        return f"train/{index}"
+
+
+def dataset_of(source, **keys):
+    config = tiny.get_config()
+    config.data.update(keys)
+    data = open_dataset(config)
+    skipping = Skipping(np.zeros((8, 8, 1), np.uint8), 0) if keys.get("on_error") else None
+    return config, dataclasses.replace(data, source=source, skipping=skipping)
+
+
+def test_a_look_reads_chunks_as_the_pipeline_and_past_a_cache():
+    source = Chunked(failing=range(0, 100, 2), error=OSError)
+    config, data = dataset_of(Cached(source, 1, 1.0), on_error="skip", num_threads=2)
+    found = supply.measure_costs(config, data, seconds=60)
+    assert found.num_images == supply.GLANCE_IMAGES
+    assert set(source.asked) == {config.batch_size // 2}
+    assert found.decoded_bytes == 64
+
+
+@pytest.mark.parametrize("error", [DataError, OSError])
+@pytest.mark.parametrize("keys", [{}, {"on_error": "skip"}])
+def test_a_look_at_what_cannot_be_read_ends_and_names_it_once(error, keys):
+    config, data = dataset_of(Chunked(range(100), error), **keys)
+    with pytest.raises(DataError, match=r"^train/\d+ is broken$"):
+        supply.measure_costs(config, data, seconds=0.05)
+
+
+def test_hosts_meet_before_what_may_fail_on_one(monkeypatch):
+    met = []
+    monkeypatch.setattr(supply.pipeline, "processes_on_host", lambda: met.append("met") or 1)
+
+    def fail(*arguments):
+        met.append("failed")
+        raise DataError("broken")
+
+    monkeypatch.setattr(supply, "measure_costs", fail)
+    with pytest.raises(DataError, match="broken"):
+        supply.look_at(*dataset_of(Chunked()))
+    assert met == ["met", "failed"]

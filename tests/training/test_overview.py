@@ -177,7 +177,7 @@ def test_whether_the_input_is_enough_for_devices_whose_peak_is_known(monkeypatch
     bound = 8 * 1e9 / experiment.flops_per_image
     text = overview.describe_input(experiment)
     assert text.startswith(
-        f"the devices take at most {bound:,.0f} images/s, about {bound / 2:,.0f} at 50%"
+        f"the devices take at most {bound:,.0f} images/s, about {0.4 * bound:,.0f} at 40%"
     )
     assert "cores load about" in text
     assert text.endswith("it is enough")

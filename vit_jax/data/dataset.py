@@ -11,19 +11,20 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax.data.balance import Balance, read_balance
+from vit_jax.data.images.picture import decoded_size
 from vit_jax.data.images.transforms import decoding_of, train_transform
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.cache import Cached
 from vit_jax.data.loading.chunks import Loading, Skipping
 from vit_jax.data.loading.order import Order
-from vit_jax.data.sources.examples import Source, Targets
+from vit_jax.data.sources.examples import Example, Source, Targets
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.models.base import ModelOptions, as_pair
 
 BLOCK = 32  # Neighbours that `data.shuffle=blocks` keeps together: some megabytes of photographs.
 
-_ONE_FILE_EACH = ("folder:", "manifest:")
+_SAMPLED = 8  # Images whose sizes say whether a cache holds them all.
 
 MOST_EXAMPLES = 2**31 - 1
 
@@ -63,6 +64,11 @@ class Dataset:
         return self.source
 
     @property
+    def uncached(self) -> Source:
+        """The same, read and decoded each time."""
+        return self.examples.source if isinstance(self.examples, Cached) else self.examples
+
+    @property
     def several_labels(self) -> bool:
         """Whether an image has any number of classes."""
         return self.source is not None and self.source.multi_label
@@ -100,6 +106,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     """
     size = as_pair("image_size", config.model.image_size or ModelOptions.image_size)
     channels = config.model.channels or 3
+    shape = (*size, channels)
     transform = train_transform(config.data, size, channels)
     plan = None if required else planned(config, transform)
     if plan and not config.data.source:
@@ -121,7 +128,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
             *(f"{plan.num_examples:,}", f"{plan.num_classes:,}", error),
         )
         return plan
-    return of_source(config, source, transform)
+    return of_source(config, source, transform, shape)
 
 
 def planned(config: ConfigDict, transform: functools.partial[np.ndarray]) -> Dataset | None:
@@ -134,9 +141,15 @@ def planned(config: ConfigDict, transform: functools.partial[np.ndarray]) -> Dat
 
 
 def of_source(
-    config: ConfigDict, source: Source, transform: functools.partial[np.ndarray]
+    config: ConfigDict,
+    source: Source,
+    transform: functools.partial[np.ndarray],
+    shape: tuple[int, int, int],
 ) -> Dataset:
-    """The dataset of an open source; raises DataError or ConfigError if it does not fit the model."""
+    """The dataset of an open source, of images [H, W, C] of this shape for the model.
+
+    Raises DataError or ConfigError if it does not fit the model.
+    """
     data = config.data
     check_size(data.source, len(source))
     advise_on_requests(data, source)
@@ -144,21 +157,18 @@ def of_source(
     check_classes(config, len(names), source.multi_label or source.numeric)
     balance = read_balance(data, source)
     if data.cache_gib:
-        source = Cached(source, config.model.channels or 3, data.cache_gib, decoding_of(data))
-    skipping = None
-    if data.on_error == "skip":
-        size = as_pair("image_size", config.model.image_size or ModelOptions.image_size)
-        shape = (*size, config.model.channels or 3)
-        skipping = Skipping.of(source, shape, len(names), data.dtype)
+        source = Cached(source, shape[2], data.cache_gib, decoding_of(data))
+    skips = data.on_error == "skip"
+    skipping = Skipping.of(source, shape, len(names), data.dtype) if skips else None
     num_classes = config.model.num_classes or len(names)
     return Dataset(source, transform, len(source), num_classes, names, skipping, balance)
 
 
 def advise_on_requests(data: ConfigDict, source: Source) -> None:
     """Says what to do where each image would be a request to a store."""
-    if not source.remote:
+    if not source.remote or cache_holds(data, source):
         return
-    if data.source.startswith(_ONE_FILE_EACH):
+    if source.one_file_each:
         logger.warning(
             "%s: each image is a request to the store of its own. Pack them into shards once, with "
             "python -m vit_jax.prepare, and train on these with --config.data.shuffle=blocks.",
@@ -171,6 +181,16 @@ def advise_on_requests(data: ConfigDict, source: Source) -> None:
             "neighbours are a fair sample, as in shuffled shards.",
             *(data.source, data.shuffle, BLOCK),
         )
+
+
+def cache_holds(data: ConfigDict, source: Source) -> bool:
+    """Whether all decoded images fit into `data.cache_gib`, by the sizes of some, spread evenly."""
+    if not data.cache_gib or not len(source):
+        return False
+    spread = range(0, len(source), -(-len(source) // _SAMPLED))
+    found = (example for example in source.fetch(spread) if isinstance(example, Example))
+    sizes = [decoded_size(example.image) for example in found]
+    return bool(sizes) and np.mean(sizes) * len(source) <= data.cache_gib * 2**30
 
 
 def check_size(source: str, count: int) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vit_jax.data.dataset import Dataset, train_loading
-from vit_jax.data.images.picture import size_in_memory
+from vit_jax.data.dataset import BLOCK, Dataset, train_loading
+from vit_jax.data.images.limits import decoded_bytes
+from vit_jax.data.images.picture import decoded_size
 from vit_jax.data.loading import pipeline
-from vit_jax.data.loading.order import RowGenerator
+from vit_jax.data.loading.order import Order, RowGenerator
+from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import DataError
+from vit_jax.grammar import Operation
 
 READ, DECODE, AUGMENT, ASSEMBLE = STAGES = ("read", "decode and crop", "augment", "assemble")
 
@@ -92,6 +97,29 @@ class Supply:
         return f"{self.describe()}: the devices would wait {waiting:.0%} of the time. It helps: {helps}"
 
 
+class _Clock:
+    """What stages take: seconds by the wall, and of a core, on this thread."""
+
+    def __init__(self) -> None:
+        self.seconds, self.busy = dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 0.0)
+        self.counts = dict.fromkeys(STAGES, 0)  # Of images that went through.
+
+    def time(
+        self, stage: str, function: Callable[..., Any], *arguments: Any, images: int = 1
+    ) -> Any:
+        """`function(*arguments)`, which is the stage of so many images."""
+        start, busy = time.perf_counter(), time.thread_time()
+        result = function(*arguments)
+        self.seconds[stage] += time.perf_counter() - start
+        self.busy[stage] += time.thread_time() - busy
+        self.counts[stage] += images
+        return result
+
+    def each(self, spent: dict[str, float]) -> dict[str, float]:
+        """The same of one image."""
+        return {stage: spent[stage] / self.counts[stage] for stage in STAGES}
+
+
 def measure_costs(
     config: ConfigDict,
     dataset: Dataset,
@@ -100,52 +128,82 @@ def measure_costs(
 ) -> Costs:
     """Loads the first images of a run on this thread, for so long, `most` at most; one at least.
 
-    Raises DataError for an image that cannot be read, unless such are skipped and others can.
+    They are read as the pipeline reads them, a chunk at a time, and not from a cache. Raises DataError
+    for an image that cannot be read, unless such are skipped and another was loaded in this time.
     """
-    source, transform = dataset.examples, dataset.transform
-    augmentations = transform.keywords["augmentations"]
+    source, transform, generator = dataset.uncached, dataset.transform, RowGenerator(config.seed)
     crop = functools.partial(transform, augmentations=())
-    order, generator = train_loading(config, dataset).order, RowGenerator(config.seed)
-    spent = dict.fromkeys(STAGES, 0.0)
-
-    def timed(stage: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        start = time.perf_counter()
-        result = function(*arguments)
-        spent[stage] += time.perf_counter() - start
-        return result
-
-    images, count, position, decoded = None, 0, 0, 0
-    start, busy = time.perf_counter(), time.thread_time()
-    while not count or (time.perf_counter() - start < seconds and count < most):
-        (index,) = order.indices(np.array([position])).tolist()
-        rng = generator.at(position)
-        position += 1
+    augment = functools.partial(_augmented, transform.keywords["augmentations"])
+    num_rows = _chunk_rows(config, dataset)
+    clock, images, count, decoded, failure = _Clock(), None, 0, 0, None
+    end = time.perf_counter() + seconds
+    order = train_loading(config, dataset).order
+    for position, index, example in _examples(source, order, num_rows, clock):
         try:
-            example = timed(READ, source.__getitem__, index)
-            array = timed(DECODE, crop, example.image, rng)
-        except DataError as error:
-            if dataset.skipping and (count or position < len(source)):
-                continue
-            raise DataError(f"{source.name_of(index)}: {error}") from error
-        for augment in augmentations:
-            array = timed(AUGMENT, augment, array, rng)
-        if images is None:
-            images = np.empty((min(config.batch_size, 32), *array.shape), array.dtype)
-        timed(ASSEMBLE, images.__setitem__, count % len(images), array)
-        decoded += size_in_memory(example.image) or np.asarray(example.image).nbytes
-        count += 1
-    busy = time.thread_time() - busy
-    each = {stage: cost / count for stage, cost in spent.items()}
-    return Costs(each, busy / count, count, decoded / count)
+            if isinstance(example, Exception):
+                raise example
+            rng = generator.at(position)
+            array = clock.time(DECODE, crop, example.image, rng)
+        except (DataError, OSError) as error:
+            name = source.name_of(index)
+            failure = DataError(str(error) if name in str(error) else f"{name}: {error}")
+            if not dataset.skipping:
+                raise failure from error
+        else:
+            array = clock.time(AUGMENT, augment, array, rng)
+            if images is None:
+                images = np.empty((num_rows, *array.shape), array.dtype)
+            clock.time(ASSEMBLE, images.__setitem__, count % num_rows, array)
+            decoded += decoded_size(example.image)
+            count += 1
+        if count >= most or time.perf_counter() > end:
+            break
+    if failure and not count:
+        raise failure
+    busy = sum(clock.each(clock.busy).values())
+    return Costs(clock.each(clock.seconds), busy, count, decoded / count)
+
+
+def _examples(
+    source: Source, order: Order, num_rows: int, clock: _Clock
+) -> Iterator[tuple[int, int, Example | Exception]]:
+    """Without end the position, index and example of each row, read in chunks of so many."""
+    for start in itertools.count(0, num_rows):
+        indices = order.indices(np.arange(start, start + num_rows)).tolist()
+        examples = clock.time(READ, _fetch_all, source, indices, images=num_rows)
+        yield from zip(itertools.count(start), indices, examples, strict=False)
+
+
+def _fetch_all(source: Source, indices: Sequence[int]) -> list[Example | Exception]:
+    return list(source.fetch(indices))  # What it gives may be read only now.
+
+
+def _augmented(
+    augmentations: Sequence[Operation], array: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    for augment in augmentations:
+        array = augment(array, rng)
+    return array
+
+
+def _num_threads(config: ConfigDict, dataset: Dataset) -> int:
+    """The threads of all processes that load for this one."""
+    workers = config.data.num_workers
+    processes = max(1, pipeline.default_workers() if workers < 0 else workers)
+    return processes * pipeline.num_threads_of(train_loading(config, dataset), processes)
+
+
+def _chunk_rows(config: ConfigDict, dataset: Dataset) -> int:
+    """The rows of a chunk of this process's part of a batch."""
+    rows = max(1, config.batch_size // jax.process_count())
+    return -(-rows // pipeline.num_chunks(rows, _num_threads(config, dataset)))
 
 
 def look_at(config: ConfigDict, dataset: Dataset) -> Supply:
     """What this host gives, by a short look at a run's own images; errors as of `measure_costs`."""
+    cores = pipeline.num_cores()  # All hosts meet in it: before what may fail on one of them.
     costs = measure_costs(config, dataset)
-    cores, workers = pipeline.num_cores(), config.data.num_workers
-    processes = max(1, pipeline.default_workers() if workers < 0 else workers)
-    threads = processes * pipeline.num_threads_of(train_loading(config, dataset), processes)
-    rate = costs.images_per_second(cores, threads)
+    rate = costs.images_per_second(cores, _num_threads(config, dataset))
     return Supply(rate, costs, cores, tuple(remedies(config, dataset, costs, cores)))
 
 
@@ -153,11 +211,11 @@ def remedies(config: ConfigDict, dataset: Dataset, costs: Costs, num_cores: int)
     """What would make loading faster, the most helpful first."""
     shares = {stage: cost / costs.total for stage, cost in costs.seconds.items()}
     found, data = [], config.data
-    model_bytes = np.prod(np.broadcast_to(config.model.image_size, 2)) * 4
+    model_bytes = decoded_bytes(*np.broadcast_to(config.model.image_size, 2).tolist())
     whole_gib = costs.decoded_bytes * dataset.num_examples / 2**30
     if shares[READ] > _MUCH and dataset.examples.remote:
         if data.shuffle != "blocks":
-            found.append("data.shuffle=blocks, which reads 32 neighbours in one request")
+            found.append(f"data.shuffle=blocks, which reads {BLOCK} neighbours in one request")
         found.append("a copy on a local disk")
     if shares[DECODE] > _MUCH and costs.decoded_bytes > _LARGE * model_bytes:
         side = round(max(np.broadcast_to(config.model.image_size, 2)) * 8 / 7)

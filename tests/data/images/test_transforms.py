@@ -216,12 +216,16 @@ def test_the_memory_of_a_hundred_megapixels_is_bounded(file_format, limit, tmp_p
     assert int(result.stdout) < limit  # MiB. Pillow's pixels take four bytes each, 412 MiB.
 
 
-@pytest.mark.parametrize(("dtype", "channels"), [("uint8", 1), ("uint8", 3), ("float32", 5)])
+@pytest.mark.parametrize(
+    ("dtype", "channels"),
+    [("uint8", 1), ("uint8", 3), ("float32", 5), ("uint8", 128), ("uint8", 129), ("float32", 224)],
+)
 def test_mirrored_is_the_image_from_right_to_left(dtype, channels):
     image = np.random.default_rng(0).uniform(0, 255, (5, 7, channels)).astype(dtype)
     found = mirrored(image)
     np.testing.assert_array_equal(found, image[:, ::-1])
     assert found.dtype == image.dtype
+    assert found.flags.c_contiguous
 
 
 def test_fast_decoding_is_of_training_alone(data):

@@ -154,6 +154,11 @@ def size_in_memory(image: bytes | np.ndarray | Image.Image) -> int:
         return 0
 
 
+def decoded_size(image: bytes | np.ndarray) -> int:
+    """The bytes of an image decoded whole: a file's as of `size_in_memory`, an array's its own."""
+    return size_in_memory(image) if isinstance(image, bytes) else image.nbytes
+
+
 def open_picture(image: bytes | Picture, channels: int, how: Decoding = STANDARD) -> Picture:
     """As `decode`, but leaves a JPEG undecoded, and another file a Pillow image, without a copy.
 

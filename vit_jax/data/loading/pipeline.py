@@ -75,7 +75,7 @@ def host_batches(
     num_workers = default_workers() if loading.num_workers < 0 else loading.num_workers
     num_processes = max(1, num_workers)
     num_threads = num_threads_of(loading, num_processes)
-    num_parts = max(-(-len(rows) // _MAX_CHUNK_ROWS), min(num_threads * num_processes, len(rows)))
+    num_parts = num_chunks(len(rows), num_threads * num_processes)
     buffers = None if num_workers else Buffers(len(rows))
     parts = tuple(np.array_split(rows, num_parts))
     chunks = Chunks(loading, parts, start, max(start, stop), buffers)
@@ -97,6 +97,11 @@ def num_threads_of(loading: Loading, num_processes: int) -> int:
     cores = num_cores() // num_processes
     waiting = max(_LEAST_WAITING, _WAITING_PER_CORE * cores) if loading.source.remote else 0
     return loading.num_threads or max(2, cores, waiting)
+
+
+def num_chunks(num_rows: int, num_threads: int) -> int:
+    """The chunks of a batch's rows: one for each of all threads, more where they would be large."""
+    return max(-(-num_rows // _MAX_CHUNK_ROWS), min(num_threads, num_rows))
 
 
 def num_cores() -> int:

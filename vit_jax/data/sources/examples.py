@@ -19,8 +19,8 @@ class Example(NamedTuple):
     """One labelled image.
 
     `image` is an encoded file's bytes or what one holds, [H, W, C]; `label` lies in [0, classes), or
-    is float32 [classes] of 0 and 1 where an image has several, or float32 [targets]; `name` is unique within the source, such
-    as "train/cat/1.jpg" or "train/123".
+    is float32 [classes] of 0 and 1 where an image has several, or float32 [targets]; `name` is
+    unique within the source, such as "train/cat/1.jpg" or "train/123".
     """
 
     image: bytes | np.ndarray
@@ -115,6 +115,11 @@ class Source:
     @property
     def remote(self) -> bool:
         """Whether reading waits for a store."""
+        return False
+
+    @property
+    def one_file_each(self) -> bool:
+        """Whether each example is a file of its own, so that neighbours are no single request."""
         return False
 
     def __len__(self) -> int:

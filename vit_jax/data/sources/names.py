@@ -130,6 +130,11 @@ class ImageFiles(Source):
         """Whether the root, or the first complete name, is a URL."""
         return len(self.names) > 0 and storage.is_remote(self._path(self.names[0]))
 
+    @property
+    def one_file_each(self) -> bool:
+        """Always."""
+        return True
+
     def _path(self, name: str) -> str:
         complete = storage.is_remote(name) or os.path.isabs(name)
         return name if complete else storage.join(self.root, name)

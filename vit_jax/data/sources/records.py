@@ -68,7 +68,8 @@ class Records(Generic[Value]):
     def fetch(self, indices: Sequence[int]) -> Iterator[Value | DataError]:
         """Reads several records, with neighbours in one request; what fails stands for itself.
 
-        Each is read when it is asked for, and forgotten: large ones need not be in memory together.
+        Each is read when it is asked for, a store's up to `stores.MAX_REQUESTS` requests ahead, and
+        forgotten: of many large ones few are in memory together.
         """
         wanted = [self.extent(index) for index in indices]
         last = {extent: position for position, extent in enumerate(wanted)}

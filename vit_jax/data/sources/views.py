@@ -40,6 +40,11 @@ class View(Source):
         """As the source says."""
         return self.source.remote
 
+    @property
+    def one_file_each(self) -> bool:
+        """As the source says."""
+        return self.source.one_file_each
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -126,6 +131,11 @@ class Slices(Source):
     def remote(self) -> bool:
         """As the first part says."""
         return self.parts[0][0].remote
+
+    @property
+    def one_file_each(self) -> bool:
+        """As the first part says."""
+        return self.parts[0][0].one_file_each
 
     @property
     def labels(self) -> np.ndarray | Targets | None:

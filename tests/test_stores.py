@@ -1,0 +1,82 @@
+"""Which failures of a store are asked again, and how far ahead it is read."""
+
+import itertools
+import threading
+import zipfile
+
+import fsspec
+import pytest
+
+from tests.runs import LIMIT_SECONDS
+from vit_jax import storage, stores
+from vit_jax.errors import DataError
+
+
+class HttpError(Exception):
+    def __init__(self, code):
+        super().__init__(f"HTTP {code}")
+        self.code = code
+
+
+class NoCredentialsError(Exception):
+    """As botocore's, which is no OSError."""
+
+
+class HTTPClientError(Exception):
+    """The base of botocore's errors of a connection."""
+
+
+class ReadTimeoutError(HTTPClientError):
+    pass
+
+
+LASTING = [NoCredentialsError("Unable to locate credentials"), HttpError(403), HttpError("404")]
+LASTING += [PermissionError("no"), FileNotFoundError("none"), ValueError("a bad endpoint")]
+PASSING = [HttpError(503), HttpError("429"), ReadTimeoutError(), TimeoutError(), OSError(5, "EIO")]
+
+
+@pytest.mark.parametrize(("error", "passes"), [(e, 0) for e in LASTING] + [(e, 1) for e in PASSING])
+def test_only_what_may_pass_is_asked_again(monkeypatch, error, passes):
+    asked, waits = [], []
+
+    def fail(self, path, **options):
+        asked.append(path)
+        raise error
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "cat_file", fail)
+    monkeypatch.setattr(stores.time, "sleep", waits.append)
+    with pytest.raises((DataError, OSError)):
+        storage.read("memory://bucket/file")
+    assert waits == list(stores.RETRY_SECONDS) * passes
+    assert len(asked) == 1 + len(waits)
+
+
+def test_a_store_is_read_a_bounded_way_ahead(monkeypatch):
+    monkeypatch.setattr(stores, "MAX_REQUESTS", 4)
+    begun, fourth = itertools.count(), threading.Event()
+
+    def read(item):
+        if next(begun) == 3:
+            fourth.set()
+        return item
+
+    asked = iter(range(100))
+    found = stores.side_by_side(read, asked)
+    assert next(found) == 0
+    assert fourth.wait(LIMIT_SECONDS)  # They are on their way before they are wanted.
+    assert next(asked) == 5  # The fifth is at hand, and no more.
+    assert list(found) == [1, 2, 3, 4, *range(6, 100)]
+
+
+def test_a_listing_asks_the_shared_file_system(monkeypatch):
+    shared = fsspec.filesystem("memory")
+    shared.pipe_file("/listed/a/file", b"1")
+    monkeypatch.setattr(stores, "filesystem_of", lambda path: shared)
+    monkeypatch.setattr(fsspec.core, "url_to_fs", None)
+    assert list(storage.list_folder("memory://listed/a")) == [("file", False)]
+
+
+def test_a_chain_of_urls_is_located(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("a/file", b"1")
+    assert list(storage.list_folder(f"zip://a::file://{tmp_path}/x.zip")) == [("file", False)]
