@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 import threading
+import time
 import types
 
 import jax
@@ -135,8 +136,11 @@ def test_folders_without_two_classes_are_named(command, tmp_path, image_folder, 
 
 
 def test_home_and_variables_stand_in_every_path(command, tmp_path, image_folder, monkeypatch):
+    pictures, hour_ago = image_folder(cat=4, dog=3), time.time() - 3600
+    for folder in (pictures, *pictures.iterdir()):  # No index is kept of folders that may change.
+        os.utime(folder, (hour_ago, hour_ago))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PICTURES", image_folder(cat=4, dog=3).name)
+    monkeypatch.setenv("PICTURES", pictures.name)
     monkeypatch.chdir(tmp_path)
     config = f"--config={ROOT / 'tests' / 'tiny.py'}"
     places = ("--config.data.source=folder:~/$PICTURES", "--config.data.index_dir=${HOME}/index")

@@ -93,6 +93,17 @@ def test_every_key_that_is_not_set_is_as_it_was(resume, caplog):
     assert found["optimizer.b1"] == 0.9
 
 
+def test_a_run_on_other_data_is_another_run(resume):
+    """Unless the command line names the data: then it is compared, see test_moved_data."""
+    go_on = resume(**{"data.source": "folder:a"})
+    with pytest.raises(
+        CheckpointError, match=r"'folder:a', and this config has 'folder:b'.*workdir"
+    ):
+        go_on(**{"data.source": "folder:b"})
+    moved = go_on("data.source=folder:b", **{"data.source": "folder:b"})
+    assert moved.data.source == "folder:b"
+
+
 def test_a_preset_as_it_was_says_nothing(resume, caplog):
     same = CHANGES | {"best_metric": "auto"}
     resume(**same)(**same)

@@ -108,7 +108,8 @@ def as_recorded(
         other than None, but for those that the run is too old to know.
 
     Raises:
-      CheckpointError: what the workdir recorded is damaged.
+      CheckpointError: what the workdir recorded is damaged, or is of other data than the config's,
+        which the command line does not name.
       ConfigError: what is set does not go with what was recorded.
     """
     if not has_checkpoints(directory):
@@ -130,6 +131,12 @@ def as_recorded(
     differing = sorted(
         k for k in taken if recorded[k] != now.get(k) and now.get(k) not in (AUTO, None)
     )
+    if "data.source" in differing and now["data.source"]:
+        raise CheckpointError(
+            f"{directory} is a run on config.data.source={recorded['data.source']!r}, and this config has "
+            f"{now['data.source']!r}: name another --workdir. To go on with this run, set "
+            "--config.data.source: to the same, or to where its data lies now."
+        )
     if differing:
         logger.warning(
             "The run goes on as %s has it, with %s: set what shall change on the command line.",
