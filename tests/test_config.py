@@ -269,6 +269,9 @@ def test_every_listed_model_can_be_configured(name):
         ({"model.image_size": 230}, "230.*16"),
         ({"model.width": 100}, "model.width=100 .*model.num_heads=12"),
         ({"model.dropout_rate": 1.5}, "model.dropout_rate=1.5"),
+        ({"model.depth": 10_001}, "model.depth=10001: must be at most 10,000"),
+        ({"model.depth": 10**400}, "model.depth=1000.*must be at most 10,000"),  # No float.
+        ({"model.mlp_width": 10**400}, "model.mlp_width=1000.*must be at most 10,000,000"),
         ({"model.name": "BiT-R50x1", "model.num_heads": 3}, "model.num_heads: BiT-R50x1 has no"),
     ],
 )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.errors import ConfigError
-from vit_jax.kinds import is_number, shown
+from vit_jax.kinds import shown
 from vit_jax.models.layers import REMAT_POLICIES
 from vit_jax.models.norms import BatchNorm
 
@@ -66,9 +66,10 @@ class ModelOptions:
             kinds, words = FIELD_KINDS.get(field.type, (object, ""))
             if not isinstance(value := getattr(self, field.name), kinds):
                 raise ConfigError(f"model.{field.name}={shown(value)}: must be {words}.")
-            if is_number(value) and value > LARGEST:
+            largest = DEEPEST if field.name == "depth" else LARGEST
+            if isinstance(value, int | float) and value > largest:
                 raise ConfigError(
-                    f"model.{field.name}={shown(value)}: must be at most {LARGEST:,}."
+                    f"model.{field.name}={shown(value)}: must be at most {largest:,}."
                 )
         object.__setattr__(self, "image_size", as_pair("image_size", self.image_size))
         require_at_least(self, 0, "num_classes")
