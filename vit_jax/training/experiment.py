@@ -255,7 +255,7 @@ def build_schedule(config: ConfigDict, durations: Durations) -> Schedule:
     if warmup >= total or warmup + cooldown > total:
         logger.warning(
             "The run of %d steps has no room for its warm-up of %d and cooldown of %d: the learning "
-            "rate never peaks.",
+            "rate never peaks. Set config.warmup_* and config.cooldown_* lower, or train longer.",
             total,
             warmup,
             cooldown,
