@@ -64,7 +64,7 @@ def test_what_helps(monkeypatch, measured, source, keys, expected):
     monkeypatch.setattr(supply, "host_memory_gib", lambda: 16)
     monkeypatch.setattr(supply.pipeline, "default_workers", lambda: 5)
     config = tiny.get_config()
-    config.model.image_size = 224
+    config.model.image_size = None  # The model's own, 224.
     config.data.update({"num_workers": -1, **keys})
     dataset = type("Data", (), {"num_examples": 1200, "examples": source, "source": source})
     found = supply.remedies(config, dataset, measured, num_cores=40)

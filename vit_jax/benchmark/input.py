@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax.benchmark.speed import Timing
 from vit_jax.data import supply
-from vit_jax.data.dataset import Batch, open_dataset, train_batches
+from vit_jax.data.dataset import Batch, image_size_of, open_dataset, train_batches
 from vit_jax.data.loading import pipeline
 from vit_jax.devices import sharding
 from vit_jax.devices.hardware import peak_host_memory_bytes
@@ -113,9 +113,10 @@ def measure_stages(
     config: ConfigDict, costs: supply.Costs, rows: jax.sharding.Sharding
 ) -> dict[str, float]:
     """Milliseconds of each of `STAGES` for one image."""
-    size = np.broadcast_to(config.model.image_size, 2)
     local = pipeline.local_rows(rows, config.batch_size)
-    images = np.zeros((len(local), *size, config.model.channels or 3), config.data.dtype)
+    images = np.zeros(
+        (len(local), *image_size_of(config), config.model.channels or 3), config.data.dtype
+    )
 
     def transfer() -> float:
         start = time.perf_counter()

@@ -94,6 +94,11 @@ def with_index(data: ConfigDict, index_dir: str) -> ConfigDict:
     return data
 
 
+def image_size_of(config: ConfigDict) -> tuple[int, int]:
+    """The height and width of what the model sees: the model's default, where none is set."""
+    return as_pair("image_size", config.model.image_size or ModelOptions.image_size)
+
+
 def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = "") -> Dataset:
     """Opens the training split; unless `required`, data that is not here may be planned with.
 
@@ -104,7 +109,7 @@ def open_dataset(config: ConfigDict, *, required: bool = True, index_dir: str = 
     Raises DataError if the data is missing or does not fit the model, ConfigError if a transform
     is impossible.
     """
-    size = as_pair("image_size", config.model.image_size or ModelOptions.image_size)
+    size = image_size_of(config)
     channels = config.model.channels or 3
     shape = (*size, channels)
     transform = train_transform(config.data, size, channels)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vit_jax.data.dataset import BLOCK, Dataset, train_loading
+from vit_jax.data.dataset import BLOCK, Dataset, image_size_of, train_loading
 from vit_jax.data.images.limits import decoded_bytes
 from vit_jax.data.images.picture import decoded_size
 from vit_jax.data.loading import pipeline
@@ -210,15 +210,15 @@ def look_at(config: ConfigDict, dataset: Dataset) -> Supply:
 def remedies(config: ConfigDict, dataset: Dataset, costs: Costs, num_cores: int) -> list[str]:
     """What would make loading faster, the most helpful first."""
     shares = {stage: cost / costs.total for stage, cost in costs.seconds.items()}
-    found, data = [], config.data
-    model_bytes = decoded_bytes(*np.broadcast_to(config.model.image_size, 2).tolist())
+    found, data, size = [], config.data, image_size_of(config)
+    model_bytes = decoded_bytes(*size)
     whole_gib = costs.decoded_bytes * dataset.num_examples / 2**30
     if shares[READ] > _MUCH and dataset.examples.remote:
         if data.shuffle != "blocks":
             found.append(f"data.shuffle=blocks, which reads {BLOCK} neighbours in one request")
         found.append("a copy on a local disk")
     if shares[DECODE] > _MUCH and costs.decoded_bytes > _LARGE * model_bytes:
-        side = round(max(np.broadcast_to(config.model.image_size, 2)) * 8 / 7)
+        side = round(max(size) * 8 / 7)
         found.append(
             f"python -m vit_jax.prepare --source={data.source} --output=DIR --shorter_side={side}, "
             "smaller files once and for all"
