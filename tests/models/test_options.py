@@ -220,7 +220,8 @@ REFUSED = {
         "stochastic_depth_rate": -0.1
     },
     "model.layer_scale=-1: must be a number and at least 0": {"layer_scale": -1},
-    "model.position_std=inf: must be a number and at least 0": {"position_std": float("inf")},
+    "model.position_std=inf: must be a finite number": {"position_std": float("inf")},
+    "model.head_bias=nan: must be a finite number": {"head_bias": float("nan")},
     "model.image_size=22.4: must be a positive integer or a pair": {"image_size": 22.4},
     "model.image_size=None: must be a positive integer or a pair": {"image_size": None},
     "model.num_registers=-1: must be an integer and at least 0": {"num_registers": -1},

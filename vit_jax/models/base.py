@@ -66,6 +66,8 @@ class ModelOptions:
             kinds, words = FIELD_KINDS.get(field.type, (object, ""))
             if not isinstance(value := getattr(self, field.name), kinds):
                 raise ConfigError(f"model.{field.name}={shown(value)}: must be {words}.")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"model.{field.name}={value}: must be a finite number.")
             largest = DEEPEST if field.name == "depth" else LARGEST
             if isinstance(value, int | float) and value > largest:
                 raise ConfigError(
