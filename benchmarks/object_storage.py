@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument("--latency", default="0,0.02,0.2", help="seconds, several by commas")
     parser.add_argument("--images", type=int, default=2048)
     parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--server_cores", help="processor cores of the stand-in alone (taskset)")
     flags = parser.parse_args()
     parquet_values.IN_MEMORY = -1  # As if the files were large.
     with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +115,8 @@ def main() -> None:
         for kind, order in rows:
             rows[kind, order].append(rate(kind, str(root), index, order, flags.seconds))
         for wait in flags.latency.split(","):
-            command = [sys.executable, "-m", "tests.object_store", "s3", f"--latency={wait}"]
+            command = ["taskset", "-c", flags.server_cores] if flags.server_cores else []
+            command += [sys.executable, "-m", "tests.object_store", "s3", f"--latency={wait}"]
             command.append(f"--folder={root}")
             pipe = subprocess.PIPE
             with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:
