@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from vit_jax.errors import ConfigError
+
 NO_POSITIONS, RELATIVE, ROTARY_2D = "none", "relative", "rotary_2d"
 LEARNED_1D, LEARNED_2D, SINCOS_2D = "learned_1d", "learned_2d", "sincos_2d"
 LEARNED_1D_ROTARY_2D = "learned_1d_rotary_2d"  # both, as in EVA-02
@@ -19,6 +21,52 @@ INDICES, CENTRED = "indices", "centred"  # What rotary positions count in.
 
 STEM, EVERY_LAYER, EVERY_LAYER_SHARED = "stem", "every_layer", "every_layer_shared"
 PLACEMENTS = (STEM, EVERY_LAYER, EVERY_LAYER_SHARED)
+
+NO_BIAS = "none"
+RELATIVE_POSITION_BIASES = (NO_BIAS, EVERY_LAYER, EVERY_LAYER_SHARED)
+PREFIX_PAIRS = 3  # A token that is no patch with a patch, a patch with it, two of them.
+
+
+def check_positions(options: Any) -> None:
+    """Raises ConfigError for positions that contradict a model's other options."""
+    kind, placement = options.positions, options.position_placement
+    chosen, head_width = f"model.positions={kind!r}", options.width // options.num_heads
+    divisor = {LEARNED_2D: 2, SINCOS_2D: 4}.get(kind, 1)
+    if options.width % divisor or (kind == SINCOS_2D and options.width < 8):
+        raise ConfigError(f"{chosen}: model.width={options.width} must be a multiple of {divisor}.")
+    if kind in ROTARY and (head_width % 4 or options.rotary_temperature < 1):
+        raise ConfigError(
+            f"{chosen}: model.width / model.num_heads = {head_width} must be a multiple of 4, and "
+            f"model.rotary_temperature={options.rotary_temperature} at least 1."
+        )
+    if placement != STEM:
+        if kind not in TABLES:
+            raise ConfigError(
+                f"{chosen} has no table to add: model.position_placement must be 'stem', "
+                f"not {placement!r}."
+            )
+        if kind == SINCOS_2D and placement == EVERY_LAYER:
+            raise ConfigError(
+                f"{chosen} is one fixed table: model.position_placement must be 'stem' or "
+                "'every_layer_shared', not 'every_layer'."
+            )
+    if options.patch_dropout_rate and (reason := why_all_patches(options)):
+        raise ConfigError(
+            f"model.patch_dropout_rate={options.patch_dropout_rate} needs positions that are "
+            f"added at the stem, not {reason}."
+        )
+
+
+def why_all_patches(options: Any) -> str:
+    """The options for which the blocks have to see the whole grid of patches, or ""."""
+    if options.relative_position_bias != NO_BIAS:
+        return f"model.relative_position_bias={options.relative_position_bias!r}"
+    if options.positions in (RELATIVE, *ROTARY) or options.position_placement != STEM:
+        return (
+            f"model.positions={options.positions!r} with model.position_placement="
+            f"{options.position_placement!r}"
+        )
+    return ""
 
 
 class LearnedGrid(nnx.Module):
@@ -113,6 +161,49 @@ def relative_logits(query: jax.Array, table: jax.Array) -> jax.Array:
     offsets = np.arange(length)[:, None] - np.arange(length) + length - 1
     embeddings = table.astype(query.dtype)[offsets]
     return jnp.einsum("...qhd,qkd->...hqk", query, embeddings, preferred_element_type=jnp.float32)
+
+
+def num_offsets(grid: tuple[int, int]) -> int:
+    """The number of different offsets between two patches of a grid, in rows and columns."""
+    rows, columns = grid
+    return (2 * rows - 1) * (2 * columns - 1)
+
+
+def bias_table(options: Any) -> nnx.Param:
+    """The parameters of a relative position bias, 0 at first: [offsets (+ 3), heads] float32.
+
+    A row for each offset between two patches, from the most negative, the columns' fastest; with
+    tokens before the patches, the three rows of their pairs.
+    """
+    length = num_offsets(options.grid) + PREFIX_PAIRS * (options.num_prefix_tokens > 0)
+    return nnx.Param(jnp.zeros((length, options.num_heads)))
+
+
+def relative_position_bias(table: jax.Array, options: Any) -> jax.Array:
+    """What BEiT adds to attention's logits (arXiv 2106.08254): [H, S, S] float32.
+
+    A number for each head and offset between query and key on the grid, whatever they hold, where
+    `relative_logits` takes a product with the query.
+    """
+    rows = bias_rows(options.grid, options.num_prefix_tokens)
+    return jnp.moveaxis(table[rows], -1, 0)
+
+
+def bias_rows(grid: tuple[int, int], num_prefix: int) -> np.ndarray:
+    """The row of `bias_table` for each query and key, int32 [S, S].
+
+    The tokens before the patches have no offsets: they share the last three rows, for one of them
+    looking at a patch, a patch at one of them, and they at one another.
+    """
+    row, column = np.mgrid[: grid[0], : grid[1]].reshape(2, -1)
+    down = row[:, None] - row + grid[0] - 1
+    right = column[:, None] - column + grid[1] - 1
+    offsets = down * (2 * grid[1] - 1) + right
+    rows = np.pad(offsets, ((num_prefix, 0), (num_prefix, 0)))
+    rows[:num_prefix] = num_offsets(grid)
+    rows[:, :num_prefix] = num_offsets(grid) + 1
+    rows[:num_prefix, :num_prefix] = num_offsets(grid) + 2
+    return rows.astype(np.int32)
 
 
 def rotary_angles(options: Any) -> np.ndarray:
