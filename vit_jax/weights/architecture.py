@@ -295,8 +295,9 @@ def find_grid(
         for grid in (source_grid, stated, square(count, entries), hinted):
             if grid and entries(grid) == count:
                 return fitting[0], (grid[0], grid[1])
+    rows = "position embeddings" if entries is math.prod else "rows of relative positions"
     raise WeightsError(
-        f"the grid behind its {length} rows of positions is not known: give "
+        f"the grid of its {length} {rows} is not known: give "
         f"source_grid=(rows, columns){f'; {source_grid} does not fit' if source_grid else ''}."
     )
 

@@ -25,7 +25,6 @@ from vit_jax.weights.architecture import (
     POSITION_EMBEDDING,
     SHARED_BIAS,
     Family,
-    PatchAxis,
     find_grid,
     grid_of,
 )
@@ -189,14 +188,13 @@ def make_weights(
     family = architecture.find_family(reading)
     shown = shown_options(stated, family, parameters)
     exact = {option: value for option, value in shown.items() if option not in NARROWED}
-    axis = family.patch_axis(parameters)
-    sizes = {} if axis else {"image_size": DEFAULT_IMAGE_SIZE}
     known = {**shown, **stated.options, **exact}
-    options, assumed = with_defaults(family, known, {**defaults, **sizes}, hints)
+    if family.patch_axis(parameters) is None:
+        defaults = {**defaults, "image_size": DEFAULT_IMAGE_SIZE}
+    options, assumed = with_defaults(family, known, defaults, hints)
     if "class_token" in parameters and options["pooling"] != CLASS_TOKEN_POOLING:
         options["class_token"] = True
-    if axis:
-        options.update(input_options(family, axis, parameters, options, prefix_choices, hints))
+    options.update(input_options(family, parameters, options, prefix_choices, hints))
     with translating(METADATA):
         complete = family.options_class(**options)
     preprocessing = stated.preprocessing
@@ -303,13 +301,17 @@ def check_stated(stated: Stated, family: Family, shown: Mapping[str, Any]) -> No
 
 def input_options(
     family: Family,
-    axis: PatchAxis,
     parameters: Tensors,
     options: Mapping[str, Any],
     prefix_choices: tuple[int, ...],
     hints: Hints,
 ) -> dict[str, Any]:
-    """The options that a parameter's length implies: the image's size, and the table's layout."""
+    """The options that a parameter's length implies: the image's size, and the table's layout.
+
+    None where no parameter depends on the size.
+    """
+    if (axis := family.patch_axis(parameters)) is None:
+        return {}
     hinted = {**options, "image_size": hints.options.get("image_size")}
     tokens = ("class_token", "distillation_token", "registers")
     has_prefix = any(token in parameters for token in tokens)

@@ -100,7 +100,7 @@ def read(path: str, hints: Hints, prefix: str = "") -> Weights:
     if "visual_projection.weight" in tensors:
         tensors["visual_projection.bias"] = np.zeros(len(tensors["visual_projection.weight"]), "f4")
     kind = kind_of(metadata.read_json(folder / "config.json"))
-    tensors = with_narrow_classifier(tensors)
+    tensors = dict(with_narrow_classifier(tensors))
     tensors = with_key_biases(tensors) if kind.bare_keys else tensors
     if {"embeddings.register_tokens", "embeddings.position_embeddings"} <= tensors.keys():
         fold_class_position(tensors, "embeddings.cls_token", "embeddings.position_embeddings")
