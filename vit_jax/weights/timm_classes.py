@@ -266,6 +266,8 @@ BEIT = Class(
 )
 OF_TOKEN = {"pooling": (CLASS_TOKEN_POOLING,), "class_token": (None, True)}
 CLASSES = (
+    BEIT,
+    dataclasses.replace(BEIT, values={**BEIT.values, **OF_TOKEN}),
     dataclasses.replace(EVA, values={**EVA.values, "mlp": (DENSE_MLP,), "gelu": ("erf",)}),
     EVA,
     Class(
@@ -278,8 +280,6 @@ CLASSES = (
         classifier=lambda options: ("head", "head_dist") if options.distillation_token else "head",
         values={**VIT_VALUES, "positions": (LEARNED_1D, NO_POSITIONS)},
     ),
-    BEIT,
-    dataclasses.replace(BEIT, values={**BEIT.values, **OF_TOKEN}),
     Class(
         name="MlpMixer",
         models=(MixerOptions,),
