@@ -13,6 +13,7 @@ BICUBIC_TORCH = "bicubic_torch"
 GEOMETRIC = "geometric"  # BEiT's own, for relative position biases alone
 POSITION_RESIZES = (AUTO, BILINEAR_CORNER, BILINEAR, BICUBIC, BICUBIC_TORCH)
 SMALLEST_RATIO, LARGEST_RATIO = 1.01, 1.5  # of distances, in BEiT's fine-tuning
+RATIO_PRECISION = 1e-6
 SHARPNESS = -0.75  # a of PyTorch's cubic kernel; that of antialiased resizes, and JAX's, is -0.5
 
 
@@ -75,7 +76,7 @@ def geometric_matrix(old: int, new: int) -> np.ndarray:
     """
     steps, reach = np.arange(old // 2), new // 2
     low, high = SMALLEST_RATIO, LARGEST_RATIO
-    for _ in range(40):  # The ratio whose sum of steps is the reach, to the last digit.
+    while high - low > RATIO_PRECISION:  # The ratio with which the old border becomes the new one.
         ratio = (low + high) / 2
         low, high = (low, ratio) if (ratio**steps).sum() > reach else (ratio, high)
     distances = np.cumsum(ratio**steps)
@@ -96,10 +97,8 @@ def resize_bias(
       method: "geometric", or one of `POSITION_RESIZES`.
     """
     old, new = ((2 * rows - 1, 2 * columns - 1) for rows, columns in (old_grid, new_grid))
-    others = (
-        table.shape[-2] - old[0] * old[1]
-    )  # They are the last rows, where positions' come first.
-    first = np.roll(table, others, axis=-2)
+    others = table.shape[-2] - old[0] * old[1]
+    first = np.roll(table, others, axis=-2)  # As those of position embeddings are.
     return np.roll(resize_positions(first, old, new, method), -others, axis=-2)
 
 
