@@ -183,27 +183,37 @@ def relative_position_bias(table: jax.Array, options: Any) -> jax.Array:
     """What BEiT adds to attention's logits (arXiv 2106.08254): [H, S, S] float32.
 
     A number for each head and offset between query and key on the grid, whatever they hold, where
-    `relative_logits` takes a product with the query.
+    `relative_logits` takes a product with the query. The tokens before the patches have no offsets:
+    they share the last three rows, for one of them looking at a patch, a patch at one of them, and
+    they at one another.
+
+    Args:
+      table: as of `bias_table`.
+      options: grid, num_prefix_tokens.
     """
-    rows = bias_rows(options.grid, options.num_prefix_tokens)
-    return jnp.moveaxis(table[rows], -1, 0)
+    (rows, columns), heads = options.grid, table.shape[-1]
+    offsets = table[: num_offsets(options.grid)].reshape(2 * rows - 1, 2 * columns - 1, heads)
+    # Products with zeros and ones are exact, and quicker than looking up, above all backwards.
+    down, right = offsets_one_hot(rows), offsets_one_hot(columns)
+    bias = jnp.einsum("qka,abh,plb->hqpkl", down, offsets, right, precision="highest")
+    bias = bias.reshape(heads, rows * columns, rows * columns)
+    if not options.num_prefix_tokens:
+        return bias
+    to_patches, from_patches, among = table[-PREFIX_PAIRS:, :, None, None]
+    prefix, patches = options.num_prefix_tokens, rows * columns
+
+    def repeated(numbers: jax.Array, queries: int, keys: int) -> jax.Array:
+        return jnp.broadcast_to(numbers, (heads, queries, keys))
+
+    first = repeated(among, prefix, prefix), repeated(to_patches, prefix, patches)
+    rest = repeated(from_patches, patches, prefix), bias
+    return jnp.concatenate([jnp.concatenate(part, axis=2) for part in (first, rest)], axis=1)
 
 
-def bias_rows(grid: tuple[int, int], num_prefix: int) -> np.ndarray:
-    """The row of `bias_table` for each query and key, int32 [S, S].
-
-    The tokens before the patches have no offsets: they share the last three rows, for one of them
-    looking at a patch, a patch at one of them, and they at one another.
-    """
-    row, column = np.mgrid[: grid[0], : grid[1]].reshape(2, -1)
-    down = row[:, None] - row + grid[0] - 1
-    right = column[:, None] - column + grid[1] - 1
-    offsets = down * (2 * grid[1] - 1) + right
-    rows = np.pad(offsets, ((num_prefix, 0), (num_prefix, 0)))
-    rows[:num_prefix] = num_offsets(grid)
-    rows[:, :num_prefix] = num_offsets(grid) + 1
-    rows[:num_prefix, :num_prefix] = num_offsets(grid) + 2
-    return rows.astype(np.int32)
+def offsets_one_hot(length: int) -> np.ndarray:
+    """1 at the offset of each query and key on a line, else 0: [length, length, 2 length - 1]."""
+    line = np.arange(length)
+    return np.eye(2 * length - 1, dtype=np.float32)[line[:, None] - line + length - 1]
 
 
 def rotary_angles(options: Any) -> np.ndarray:
