@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from tests.stages import mesh_of, run_on
-from vit_jax.training.gradients import in_order, interleaved
+from tests.stages import config_with, mesh_of, run_on
+from vit_jax.training.exchange import on_use
+from vit_jax.training.gradients import axes_apart, in_order, interleaved
 
 
 def test_micro_batches_take_rows_from_all_over_the_batch():
@@ -16,6 +17,43 @@ def test_micro_batches_take_rows_from_all_over_the_batch():
 
 def test_shares_are_neighbours():
     np.testing.assert_array_equal(in_order(np.arange(8), 2), [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+HALF, MICRO = {"model.dtype": "bfloat16"}, {"optimizer.accumulation_steps": 2}
+IN_ITS_TYPE, ONCE = {"optimizer.gradient_dtype": "model"}, {"optimizer.reduce_once": True}
+SHARP = {"optimizer.sharpness.rho": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("values", "axes"),
+    [
+        ({}, ()),
+        (ONCE, ()),  # The compiler's own sum is the same.
+        (HALF, ("data", "fsdp")),
+        (MICRO, ("data", "fsdp")),
+        (HALF | IN_ITS_TYPE, ()),
+        (HALF | IN_ITS_TYPE | ONCE, ("data", "fsdp")),
+        (MICRO | IN_ITS_TYPE | ONCE, ("data", "fsdp")),
+        (SHARP | MICRO, ("data", "fsdp")),
+        (SHARP | {"optimizer.sharpness.shares": 4}, ("data",)),
+        (SHARP | {"optimizer.sharpness.shares": 3}, ()),  # Two devices work on one together.
+    ],
+    ids=str,
+)
+def test_the_axes_along_which_devices_compute_apart(values, axes):
+    assert axes_apart(config_with(**values), mesh_of(4, data=2, fsdp=2)) == axes
+
+
+def test_of_blocks_kernels_alone_are_rounded_before_they_are_gathered():
+    split = jax.sharding.PartitionSpec(None, "fsdp")
+    names = ("attention/kernel", "norm1/scale", "mlp/bias")
+    tree = {"blocks": {name: np.zeros((2, 4), np.float32) for name in names}}
+    specs = {"blocks": dict.fromkeys(names, split)}
+    found = {
+        name: one.make.dtype for name, one in on_use(tree, specs, "bfloat16")["blocks"].items()
+    }
+    rest = dict.fromkeys(names[1:], "float32")
+    assert found == {"attention/kernel": "bfloat16", **rest}
 
 
 @pytest.mark.parametrize(

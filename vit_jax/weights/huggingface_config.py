@@ -9,9 +9,10 @@ from typing import Any
 
 from vit_jax.errors import ConfigError
 from vit_jax.model_file import as_tuple
-from vit_jax.models.positions import CENTRED, ROTARY_2D
+from vit_jax.models.positions import CENTRED, LEARNED_1D, NO_BIAS, NO_POSITIONS, ROTARY_2D
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import huggingface_table as tables
+from vit_jax.weights.architecture import bias_of
 from vit_jax.weights.mapping import Row
 from vit_jax.weights.translation import Arguments, Translation, named, nothing, only
 
@@ -31,6 +32,7 @@ SIZES = {  # their name in config.json -> ours
     "patch_size": "patch_size",
     "image_size": "image_size",
 }
+BIASES = ("use_relative_position_bias", "use_shared_relative_position_bias")
 # Keys that any model of the library may have, and that say nothing about what it computes.
 GENERAL = frozenset(
     (
@@ -56,8 +58,14 @@ GENERAL = frozenset(
         *("mask_ratio", "norm_pix_loss", "decoder_hidden_size", "decoder_intermediate_size"),
         *("decoder_num_attention_heads", "decoder_num_hidden_layers", "apply_layernorm"),
         *("out_features", "out_indices", "stage_names", "reshape_hidden_states"),
+        # BEiT's: of parameters; of segmentation and of pre-training.
+        *("layer_scale_init_value", "vocab_size", "add_fpn", "pool_scales", "use_auxiliary_head"),
+        *("auxiliary_loss_weight", "auxiliary_channels", "auxiliary_num_convs"),
+        *("auxiliary_concat_input", "semantic_loss_ignore_index"),
+        *BIASES,
     )
 )
+AVERAGE = {"pooling": AVERAGE_POOLING}
 KEYS: dict[str, Translation] = {
     **dict.fromkeys(GENERAL, nothing),
     **{
@@ -74,6 +82,10 @@ KEYS: dict[str, Translation] = {
     **dict.fromkeys(("query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias"), nothing),
     **dict.fromkeys(("pos_embed_jitter", "pos_embed_rescale", "pos_embed_shift"), nothing),
     "use_gated_mlp": nothing,
+    "use_mean_pooling": lambda value: AVERAGE if value else {"pooling": CLASS_TOKEN_POOLING},
+    "use_absolute_position_embeddings": lambda value: {
+        "positions": LEARNED_1D if value else NO_POSITIONS
+    },
     "rope_theta": lambda value: {"rotary_temperature": float(value)},
     "rope_parameters": lambda value: {"rotary_temperature": float(value["rope_theta"])},
 }
@@ -87,6 +99,11 @@ DINOV3_DEFAULTS = {
     "rope_theta": 100.0,
 }
 CLIP_DEFAULTS = {"num_attention_heads": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+BEIT_DEFAULTS = {
+    **VIT_DEFAULTS,
+    "use_mean_pooling": True,
+    "use_absolute_position_embeddings": False,
+}
 SIGLIP_DEFAULTS = {
     "num_attention_heads": 12,
     "hidden_act": "gelu_pytorch_tanh",
@@ -104,6 +121,7 @@ class Kind:
       rows: of its tensors' names.
       options: ours, of all models of the kind.
       classifier_options: with a head for classes, instead of these.
+      bare_keys: whether keys may have no bias where queries have one.
     """
 
     name: str
@@ -111,9 +129,9 @@ class Kind:
     rows: tuple[Row, ...]
     options: Arguments = dataclasses.field(default_factory=lambda: {"pooling": CLASS_TOKEN_POOLING})
     classifier_options: Arguments = dataclasses.field(default_factory=dict)
+    bare_keys: bool = False
 
 
-AVERAGE = {"pooling": AVERAGE_POOLING}
 DINOV3 = {
     "pooling": CLASS_TOKEN_POOLING,
     "positions": ROTARY_2D,
@@ -136,7 +154,9 @@ KINDS = {
     "ijepa": Kind("I-JEPA", VIT_DEFAULTS, tables.VIT, AVERAGE),
     "dinov2": Kind("DINOv2", DINOV2_DEFAULTS, tables.DINOV2),
     "dinov2_with_registers": Kind("DINOv2", DINOV2_DEFAULTS, tables.DINOV2, REGISTERS),
-    "dinov3_vit": Kind("DINOv3", DINOV3_DEFAULTS, tables.DINOV3, DINOV3),
+    "dinov3_vit": Kind("DINOv3", DINOV3_DEFAULTS, tables.DINOV3, DINOV3, bare_keys=True),
+    "beit": Kind("BEiT", BEIT_DEFAULTS, tables.BEIT, bare_keys=True),
+    "data2vec-vision": Kind("Data2VecVision", BEIT_DEFAULTS, tables.BEIT, bare_keys=True),
     "clip_vision_model": CLIP,
     "clip": CLIP,
     "siglip_vision_model": SIGLIP,
@@ -166,7 +186,20 @@ def options_of(config: Mapping[str, Any], classifies: bool) -> dict[str, Any]:
             ) from None
         except ValueError:
             raise ConfigError(f"a {kind.name} with {key}={value!r} is not supported.") from None
+    if kind.rows is tables.BEIT:
+        options |= beit_options(towers, options.get("image_size"))
     return options | dict(kind.classifier_options if classifies else {})
+
+
+def beit_options(config: Mapping[str, Any], image_size: Any) -> Arguments:
+    """BEiT's bias of relative positions; raises ConfigError for one of a rectangle."""
+    bias = bias_of(*(config.get(key, False) for key in BIASES))
+    if bias != NO_BIAS and isinstance(image_size, tuple) and len({*image_size}) > 1:
+        raise ConfigError(
+            f"image_size={image_size} of a BEiT with relative positions is not supported: the "
+            "library takes the rows of a rectangle's table for columns, or not, by its version."
+        )
+    return {"relative_position_bias": bias}
 
 
 def kind_of(config: Mapping[str, Any]) -> Kind:
