@@ -38,6 +38,7 @@ from vit_jax.models.blocks import Block
 from vit_jax.models.layers import lecun_normal, split
 from vit_jax.models.positions import EVERY_LAYER, NO_BIAS, RELATIVE, ROTARY
 from vit_jax.models.resnet import GroupNorm, PostActivationUnit, ResNet, ResNetOptions, UnitShape
+from vit_jax.models.softmax import softmax
 from vit_jax.models.vit import AVERAGE_POOLING, VisionTransformer, ViTOptions
 
 
@@ -182,7 +183,7 @@ class RelativeAttention(nnx.Module):
             + jnp.einsum("bihc,ijc->bhij", query, key_position)
             + jnp.einsum("bjhc,ijc->bhij", key, query_position)
         )
-        weights = jax.nn.softmax(logits)
+        weights = softmax(logits)
         y = jnp.einsum("bhij,bjhc->bihc", weights, value)
         y = y + jnp.einsum("bhij,ijc->bihc", weights, value_position)
         return self.norm_out(rearrange(y, "b l h c -> b l (h c)")), weights

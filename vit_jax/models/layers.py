@@ -17,6 +17,7 @@ from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE, Fused, even_length
 from vit_jax.models.dropout import HASHED, dropout
 from vit_jax.models.norms import layer_norm
 from vit_jax.models.positions import relative_logits, rotary_angles, rotate
+from vit_jax.models.softmax import softmax
 
 DENSE_MLP, SWIGLU = "dense", "swiglu"
 
@@ -186,7 +187,7 @@ class Attention(nnx.Module):
             logits = logits + relative_logits(query, self.relative_positions[...])
         if bias is not None:
             logits = logits + bias
-        return jax.nn.softmax(logits)
+        return softmax(logits)
 
 
 class MLP(nnx.Module):
