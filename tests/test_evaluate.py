@@ -115,9 +115,14 @@ def test_top_5_another_size_and_the_other_loss(tmp_path):
     expected = expected_of(resized, paths, labels, "sigmoid")
     assert {key: result[key] for key in expected} == pytest.approx(expected, rel=1e-5)
     assert result["image_size"] == "24x32", "height first"
+    (result,) = results_of(tmp_path, tmp_path / "export", *flags, "--resize=40")
+    middle = {"crop": "center", "resize": 40}
+    resized.preprocessing = dataclasses.replace(resized.preprocessing, **middle)
+    expected = expected_of(resized, paths, labels, "sigmoid")
+    assert {key: result[key] for key in expected} == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("flags", [(), ("--source=folder:DATA",)])
+@pytest.mark.parametrize("flags", [(), ("--source=folder:DATA",), ("--source=folder:DATA/",)])
 def test_a_run_of_an_earlier_version_is_measured_on_what_it_held_out(tmp_path, flags):
     data = default_config().data
     data.source = f"folder:{tmp_path}/data"
