@@ -32,7 +32,6 @@ SIZES = {  # their name in config.json -> ours
     "patch_size": "patch_size",
     "image_size": "image_size",
 }
-BIASES = ("use_relative_position_bias", "use_shared_relative_position_bias")
 # Keys that any model of the library may have, and that say nothing about what it computes.
 GENERAL = frozenset(
     (
@@ -58,14 +57,8 @@ GENERAL = frozenset(
         *("mask_ratio", "norm_pix_loss", "decoder_hidden_size", "decoder_intermediate_size"),
         *("decoder_num_attention_heads", "decoder_num_hidden_layers", "apply_layernorm"),
         *("out_features", "out_indices", "stage_names", "reshape_hidden_states"),
-        # BEiT's: of parameters; of segmentation and of pre-training.
-        *("layer_scale_init_value", "vocab_size", "add_fpn", "pool_scales", "use_auxiliary_head"),
-        *("auxiliary_loss_weight", "auxiliary_channels", "auxiliary_num_convs"),
-        *("auxiliary_concat_input", "semantic_loss_ignore_index"),
-        *BIASES,
     )
 )
-AVERAGE = {"pooling": AVERAGE_POOLING}
 KEYS: dict[str, Translation] = {
     **dict.fromkeys(GENERAL, nothing),
     **{
@@ -82,12 +75,21 @@ KEYS: dict[str, Translation] = {
     **dict.fromkeys(("query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias"), nothing),
     **dict.fromkeys(("pos_embed_jitter", "pos_embed_rescale", "pos_embed_shift"), nothing),
     "use_gated_mlp": nothing,
-    "use_mean_pooling": lambda value: AVERAGE if value else {"pooling": CLASS_TOKEN_POOLING},
-    "use_absolute_position_embeddings": lambda value: {
-        "positions": LEARNED_1D if value else NO_POSITIONS
-    },
     "rope_theta": lambda value: {"rotary_temperature": float(value)},
     "rope_parameters": lambda value: {"rotary_temperature": float(value["rope_theta"])},
+}
+OF_TOKEN, AVERAGE = {"pooling": CLASS_TOKEN_POOLING}, {"pooling": AVERAGE_POOLING}
+POSITIONS = {True: LEARNED_1D, False: NO_POSITIONS}
+BIASES = ("use_relative_position_bias", "use_shared_relative_position_bias")
+BEIT_KEYS: dict[str, Translation] = {
+    **dict.fromkeys(BIASES, nothing),  # `beit_bias` reads both.
+    "use_mean_pooling": lambda value: AVERAGE if value else OF_TOKEN,
+    "use_absolute_position_embeddings": named("positions", POSITIONS),
+    # Of parameters, which tensors show; of segmentation and of pre-training.
+    **dict.fromkeys(("layer_scale_init_value", "vocab_size", "add_fpn", "pool_scales"), nothing),
+    **dict.fromkeys(("use_auxiliary_head", "auxiliary_loss_weight"), nothing),
+    **dict.fromkeys(("auxiliary_channels", "auxiliary_num_convs"), nothing),
+    **dict.fromkeys(("auxiliary_concat_input", "semantic_loss_ignore_index"), nothing),
 }
 TOWERS = ("vision_config", "text_config", "vision_config_dict", "text_config_dict")
 VIT_DEFAULTS = {"num_attention_heads": 12, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
@@ -121,15 +123,31 @@ class Kind:
       rows: of its tensors' names.
       options: ours, of all models of the kind.
       classifier_options: with a head for classes, instead of these.
-      bare_keys: whether keys may have no bias where queries have one.
+      keys: of its `config.json`, besides `KEYS`.
+      together: a whole config.json -> what several keys of it say.
+      bare_keys: whether keys of attention may have no bias where queries have one.
     """
 
     name: str
     defaults: Arguments
     rows: tuple[Row, ...]
-    options: Arguments = dataclasses.field(default_factory=lambda: {"pooling": CLASS_TOKEN_POOLING})
+    options: Arguments = dataclasses.field(default_factory=lambda: OF_TOKEN)
     classifier_options: Arguments = dataclasses.field(default_factory=dict)
+    keys: Mapping[str, Translation] = dataclasses.field(default_factory=dict)
+    together: Translation = nothing
     bare_keys: bool = False
+
+
+def beit_bias(config: Mapping[str, Any]) -> Arguments:
+    """BEiT's bias of relative positions; raises ConfigError for one of a rectangle."""
+    bias = bias_of(*(config.get(key, False) for key in BIASES))
+    size = as_tuple(config.get("image_size"))
+    if bias != NO_BIAS and isinstance(size, tuple) and len({*size}) > 1:
+        raise ConfigError(
+            f"image_size={size} of a BEiT with relative positions is not supported: the library "
+            "takes the rows of a rectangle's table for columns, or not, by its version."
+        )
+    return {"relative_position_bias": bias}
 
 
 DINOV3 = {
@@ -146,6 +164,14 @@ SIGLIP = Kind(
     classifier_options=AVERAGE,
 )
 CLIP = Kind("CLIP", CLIP_DEFAULTS, tables.CLIP, classifier_options=AVERAGE)
+BEIT = Kind(
+    "BEiT",
+    BEIT_DEFAULTS,
+    tables.BEIT,
+    keys=BEIT_KEYS,
+    together=beit_bias,
+    bare_keys=True,
+)
 KINDS = {
     "vit": Kind("ViT", VIT_DEFAULTS, tables.VIT),
     "deit": Kind("DeiT", VIT_DEFAULTS, tables.DEIT),
@@ -155,8 +181,8 @@ KINDS = {
     "dinov2": Kind("DINOv2", DINOV2_DEFAULTS, tables.DINOV2),
     "dinov2_with_registers": Kind("DINOv2", DINOV2_DEFAULTS, tables.DINOV2, REGISTERS),
     "dinov3_vit": Kind("DINOv3", DINOV3_DEFAULTS, tables.DINOV3, DINOV3, bare_keys=True),
-    "beit": Kind("BEiT", BEIT_DEFAULTS, tables.BEIT, bare_keys=True),
-    "data2vec-vision": Kind("Data2VecVision", BEIT_DEFAULTS, tables.BEIT, bare_keys=True),
+    "beit": BEIT,
+    "data2vec-vision": dataclasses.replace(BEIT, name="Data2VecVision"),
     "clip_vision_model": CLIP,
     "clip": CLIP,
     "siglip_vision_model": SIGLIP,
@@ -172,6 +198,7 @@ def options_of(config: Mapping[str, Any], classifies: bool) -> dict[str, Any]:
     kind = kind_of(config)
     options = dict(kind.options)
     towers = {**config, **(config.get("vision_config") or {})}
+    keys = {**KEYS, **kind.keys}
     ignored = TOWERS if "vision_config" in config else ()
     for key, value in {**kind.defaults, **towers}.items():
         if key in ignored:
@@ -179,27 +206,15 @@ def options_of(config: Mapping[str, Any], classifies: bool) -> dict[str, Any]:
         if key == "hidden_act" and value == "silu" and towers.get("use_gated_mlp"):
             continue  # of the SwiGLU's gate
         try:
-            options |= KEYS[key](value)
+            options |= keys[key](value)
         except KeyError:
             raise ConfigError(
                 f"{key}={value!r} of a {kind.name} is not known to this package."
             ) from None
         except ValueError:
             raise ConfigError(f"a {kind.name} with {key}={value!r} is not supported.") from None
-    if kind.rows is tables.BEIT:
-        options |= beit_options(towers, options.get("image_size"))
+    options |= kind.together(towers)
     return options | dict(kind.classifier_options if classifies else {})
-
-
-def beit_options(config: Mapping[str, Any], image_size: Any) -> Arguments:
-    """BEiT's bias of relative positions; raises ConfigError for one of a rectangle."""
-    bias = bias_of(*(config.get(key, False) for key in BIASES))
-    if bias != NO_BIAS and isinstance(image_size, tuple) and len({*image_size}) > 1:
-        raise ConfigError(
-            f"image_size={image_size} of a BEiT with relative positions is not supported: the "
-            "library takes the rows of a rectangle's table for columns, or not, by its version."
-        )
-    return {"relative_position_bias": bias}
 
 
 def kind_of(config: Mapping[str, Any]) -> Kind:
