@@ -90,7 +90,7 @@ def run_in(python: str, subset: list[str]) -> bool:
     subprocess.run([python, "-c", VERSIONS, *SHOWN], check=True)
     compiled = str(pathlib.Path(python).parent.parent / "compiled")
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": compiled}
-    tests = subprocess.run([python, "-m", "pytest", "-q", *subset], cwd=ROOT, env=environment)
+    tests = subprocess.run([python, "-m", "pytest", *subset], cwd=ROOT, env=environment)
     with tempfile.TemporaryDirectory() as workdir:
         command = [python, *DEMO, f"--workdir={workdir}"]
         demo = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
