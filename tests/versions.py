@@ -50,10 +50,10 @@ def lowest(requirement: str) -> str:
 
 
 def installed(kind: str) -> list[str]:
-    """What pip is told to install."""
+    """The requirements that pip is told to install."""
     match kind:
         case "lock":
-            return ["-r", str(ROOT / "requirements.lock")]
+            return (ROOT / "requirements.lock").read_text().splitlines()
         case "newest":
             return requirements()
         case "lowest":
@@ -88,12 +88,13 @@ def make_environment(version: str, kind: str, folder: pathlib.Path, interpreters
 def run_in(python: str, subset: list[str]) -> bool:
     """Whether the tests and the demo's beginning pass; prints the versions that it ran with."""
     subprocess.run([python, "-c", VERSIONS, *SHOWN], check=True)
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    tests = subprocess.run([python, "-m", "pytest", "-q", *subset], cwd=ROOT, env=environment)
+    compiled = str(pathlib.Path(python).parent.parent / "compiled")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": compiled}
+    tests = subprocess.run([python, "-m", "pytest", *subset], cwd=ROOT, env=environment)
     with tempfile.TemporaryDirectory() as workdir:
         command = [python, *DEMO, f"--workdir={workdir}"]
         demo = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    print((demo.stdout + demo.stderr)[-400:] if demo.returncode else "demo: done")
+    print((demo.stdout + demo.stderr)[-400:] if demo.returncode else "demo: done", flush=True)
     return not (tests.returncode or demo.returncode)
 
 

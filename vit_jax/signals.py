@@ -1,5 +1,6 @@
 """SIGTERM and Ctrl-C, also while the main thread is in C: importing, compiling, waiting for peers."""
 
+import atexit
 import logging
 import os
 import signal
@@ -60,3 +61,5 @@ def nothing_to_save() -> None:
         os._exit(PreemptedError.exit_code)
 
     _until_the_end.enter_context(watched(end))
+    # Python's own end stops the thread first, and from 3.13 on would wait for it without end.
+    atexit.register(_until_the_end.close)

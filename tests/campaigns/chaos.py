@@ -219,7 +219,7 @@ def disturb(rng: random.Random, layout: Layout, workdir: pathlib.Path, tally: Ta
         print(f"  LOST: {saved} were saved, {run.steps_saved()} are left", flush=True)
     print(
         f"  {moment}: {number.name} to {len(chosen)} of {layout.processes} with {layout.devices} "
-        f"devices each: {codes}, saved {sorted(run.steps_saved())}",
+        f"devices each: {codes}, saved {sorted(run.steps_saved())}{'' if running else ', too late'}",
         flush=True,
     )
 
@@ -333,6 +333,8 @@ class Campaign:
                 self.tally.lost += 1
                 print(f"  LOST: {'; '.join(found)}", flush=True)
                 print(output_of(workdir, 0).read_text(errors="replace")[-2000:], flush=True)
+            else:
+                print("  compared: the same", flush=True)
 
 
 @contextlib.contextmanager

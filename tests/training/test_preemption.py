@@ -87,6 +87,23 @@ def test_so_is_one_while_others_are_waited_for(tmp_path):
     assert output.endswith("SIGTERM: there was nothing to save.\n")
 
 
+# Exit functions are called in reverse order: the first sees what the others have left.
+ENDING = """
+import atexit, signal, threading
+def look():
+    print(threading.active_count(), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+atexit.register(look)
+from vit_jax.signals import nothing_to_save
+nothing_to_save()
+"""
+
+
+def test_nobody_watches_for_signals_when_python_ends():
+    process = start(sys.executable, "-c", ENDING)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    assert (output, process.returncode) == ("1 True\n", 0)
+
+
 class Shared(dict):
     """The store that processes share."""
 
