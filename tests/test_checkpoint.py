@@ -1,6 +1,5 @@
 """Checkpoints: what is saved comes back to the bit, on any devices, and nothing else is kept."""
 
-import json
 import logging
 import shutil
 
@@ -103,17 +102,6 @@ def test_a_state_comes_back_on_other_devices(opened, saved_on, restored_on):
     kernel = found.params["embedding"]["kernel"]
     parts = restored_on.shape["fsdp"]
     assert {shard.data.size for shard in kernel.addressable_shards} == {kernel.size // parts}
-
-
-def test_devices_share_the_writing_of_large_arrays_only(opened, tmp_path):
-    """Eight hold each: a part of 128 KiB is worth a program to cut it out, one of 32 bytes is not."""
-    checkpoints = opened()
-    checkpoints.save(1, make_state(1, mesh=DATA, shapes=LARGE), {})
-    checkpoints.wait()
-    (file,) = (tmp_path / "checkpoints/1/params/array_metadatas").iterdir()
-    arrays = [entry["array_metadata"] for entry in json.loads(file.read_text())["array_metadatas"]]
-    shapes = {array["param_name"]: array["write_shape"] for array in arrays}
-    assert shapes == {"embedding.kernel": [256 // 8, 1024], "head.bias": [64]}
 
 
 @pytest.mark.parametrize("mesh", [ONE, DATA, FSDP], ids=["one", "data=8", "fsdp=8"])

@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from orbax.checkpoint import checkpoint_managers, type_handlers
-from orbax.checkpoint._src.metadata import array_metadata_store  # It has no public name.
+from orbax.checkpoint import checkpoint_managers
 
 from vit_jax import digests
 from vit_jax.checkpoint_errors import being_written, check_path, readable, without_warnings, written
@@ -37,19 +35,6 @@ DELETED = "deleted"  # Old checkpoints are moved there before they go: a kill le
 ARRAY_ITEMS = ("params", "optimizer", "ema", "objective")
 SMALL_FILES = ("_CHECKPOINT_METADATA", "metrics/metrics")  # Read of all when one is opened.
 TOP_LEVEL = tuple(name.partition("/")[0] for name in SMALL_FILES)
-# Devices that hold the same array write a part each, unless the parts would be smaller than this:
-# each takes a program of its own, which the first save compiles.
-SMALLEST_PART_BYTES = 2**16
-ARRAYS = type_handlers.create_type_handler_registry(
-    (np.ndarray, type_handlers.NumpyHandler()),
-    (
-        jax.Array,
-        type_handlers.ArrayHandler(
-            min_slice_bytes_for_replica_parallel=SMALLEST_PART_BYTES,
-            array_metadata_store=array_metadata_store.Store(),
-        ),
-    ),
-)
 
 
 class TrainState(NamedTuple):
@@ -109,7 +94,7 @@ class Checkpoints:
                     todelete_subdir=DELETED,
                 ),
                 item_handlers={
-                    **{item: _array_handler() for item in ARRAY_ITEMS},
+                    **{item: ocp.StandardCheckpointHandler() for item in ARRAY_ITEMS},
                     "format": ocp.JsonCheckpointHandler(),
                 },
             )
@@ -199,13 +184,13 @@ class Checkpoints:
             return
         self.wait()
         items = {
-            "params": ocp.args.PyTreeSave(state.params),
-            "optimizer": ocp.args.PyTreeSave(to_nested(state.opt_state)),
+            "params": ocp.args.StandardSave(state.params),
+            "optimizer": ocp.args.StandardSave(to_nested(state.opt_state)),
         }
         if state.ema is not None:
-            items["ema"] = ocp.args.PyTreeSave(state.ema)
+            items["ema"] = ocp.args.StandardSave(state.ema)
         if state.objective:
-            items["objective"] = ocp.args.PyTreeSave(state.objective)
+            items["objective"] = ocp.args.StandardSave(state.objective)
         description = {"format_version": FORMAT_VERSION, "items": list(items)}
         items["format"] = ocp.args.JsonSave(description)
         scores = self._scores(metrics)
@@ -292,10 +277,7 @@ class Checkpoints:
             if not metadata.get(item):
                 raise digests.damaged(self._directory, step, f"it has no readable {item}")
             check_same(f"{self._directory}/{step}/{item}", metadata[item], like)
-        items = {
-            item: ocp.args.PyTreeRestore(like, ocp.checkpoint_utils.construct_restore_args(like))
-            for item, like in wanted.items()
-        }
+        items = {item: ocp.args.StandardRestore(like) for item, like in wanted.items()}
         with readable(self._directory, step):
             return dict(self._manager.restore(step, args=ocp.args.Composite(**items)).items())
 
@@ -340,11 +322,6 @@ class Checkpoints:
             ):  # After a save that failed Orbax raises the same, in words of its own.
                 if not self._failed:
                     raise
-
-
-def _array_handler() -> ocp.PyTreeCheckpointHandler:
-    """Writes and reads the arrays of one item."""
-    return ocp.PyTreeCheckpointHandler(type_handler_registry=ARRAYS)
 
 
 def _score(metric: str, metrics: Mapping[str, float]) -> float:
