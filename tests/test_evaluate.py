@@ -198,6 +198,15 @@ def test_several_models_make_one_table(model, images, tmp_path, capsys):
     assert rows[0]["parameters"] == str(sum(array.size for array in parameters(made).values()))
 
 
+def test_a_number_that_is_none_is_null_in_json(tmp_path):
+    empty = {field.name: None for field in dataclasses.fields(evaluation_files.Result)}
+    values = {"loss": math.inf, "metrics": {"eval/loss": math.nan, "eval/count": 2}}
+    result = evaluation_files.Result(**{**empty, **values})
+    evaluation_files.write_json(str(tmp_path / "out.json"), [result])
+    (found,) = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
+    assert found == {**empty, "metrics": {"eval/loss": None, "eval/count": 2}}
+
+
 def test_names_in_the_table_are_no_formulas(tmp_path):
     empty = {field.name: None for field in dataclasses.fields(evaluation_files.Result)}
     result = evaluation_files.Result(

@@ -292,8 +292,11 @@ def test_a_teacher_is_taken_before_its_student(tmp_path):
     tensors = dinov2_names(tensors_of("Dinov2Model"))
     both = {f"teacher.backbone.{name}": array for name, array in tensors.items()}
     both |= {f"student.module.backbone.{name}": 0 * array for name, array in tensors.items()}
-    path = save(tmp_path / "dino.safetensors", both)
-    assert_logits(vit_jax.load_model(path, num_heads=2, image_size=12), "Dinov2Model")
+    others = {f"trunk.{name}": array for name, array in tensors.items()}
+    others |= {f"student.{name}": 0 * array for name, array in tensors.items()}
+    for contents in (both, others):
+        path = save(tmp_path / "dino.safetensors", contents)
+        assert_logits(vit_jax.load_model(path, num_heads=2, image_size=12), "Dinov2Model")
 
 
 def test_an_unknown_wrapper_is_no_prefix(tmp_path):
