@@ -34,6 +34,7 @@ above it.
         pipeline          the same for any number of processes, threads and workers
           order           which example stands where, and its random numbers
           chunks          a few rows of a batch
+            read_ahead    their files, from a store, before they are asked for
         cache             images that stay decoded in memory
 
 Elsewhere here: classes (data labelled for a trained model), balance (of classes, in the loss and in
