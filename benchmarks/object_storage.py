@@ -1,10 +1,11 @@
 """Images a second from an object store, by kind of source, order and latency, beside the local disk.
 
-    python benchmarks/object_storage.py [--latency=0.02,0.2] [--images=2048]
+    taskset -c 0 python benchmarks/object_storage.py --latency=0.2 --server_cores=1 [--shorter_side=256]
 
-needs moto[s3,server] and s3fs, which vit_jax does not. JPEGs of 341×256 lie in a folder, tar shards (by
+needs moto[s3,server] and s3fs, which vit_jax does not. JPEGs of 500×375 lie in a folder, tar shards (by
 `prepare`), Parquet and TFRecord files, locally and on the stand-in of tests/object_store.py, a process of
-its own, which waits before each reading. Batches are loaded as in training.
+its own, which waits before each reading. Batches are loaded as in training. So called, loader and client
+share one core, on which local files are loaded too, and the stand-in has another: stores are elsewhere.
 """
 
 import argparse
@@ -35,14 +36,14 @@ BATCH, CROP = 128, 224
 KINDS = ("folder", "tar", "parquet", "tfrecord")
 
 
-def write_forms(root: pathlib.Path, count: int) -> None:
+def write_forms(root: pathlib.Path, count: int, shorter_side: int) -> None:
     """Writes the same images in every form."""
     photos = make_photos()[:256]
     for number in range(count):
         path = root / "folder" / "train" / str(number % 2) / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(photos[number % len(photos)])
-    flags = ["--shorter_side=256", "--shard_mib=16", "--num_workers=1"]
+    flags = [f"--shorter_side={shorter_side}", "--shard_mib=16", "--num_workers=1"]
     whole = "--config.data.held_out_fraction=0"
     prepare([f"--source=folder:{root}/folder", f"--output={root}/tar", *flags, whole])
     data = default_config().data
@@ -102,19 +103,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--latency", default="0,0.02,0.2", help="seconds, several by commas")
     parser.add_argument("--images", type=int, default=2048)
+    parser.add_argument("--shorter_side", type=int, default=375, help="pixels of the JPEGs")
     parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--server_cores", help="processor cores of the stand-in alone (taskset)")
     flags = parser.parse_args()
     parquet_values.IN_MEMORY = -1  # As if the files were large.
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
-        write_forms(root, flags.images)
+        write_forms(root, flags.images, flags.shorter_side)
         index = f"{root}/index"
         print("| source | order | local |", *(f"{wait} s |" for wait in flags.latency.split(",")))
         rows = {(kind, order): [] for kind in KINDS for order in ("global", "blocks")}
         for kind, order in rows:
             rows[kind, order].append(rate(kind, str(root), index, order, flags.seconds))
         for wait in flags.latency.split(","):
-            command = [sys.executable, "-m", "tests.object_store", "s3", f"--latency={wait}"]
+            command = ["taskset", "-c", flags.server_cores] if flags.server_cores else []
+            command += [sys.executable, "-m", "tests.object_store", "s3", f"--latency={wait}"]
             command.append(f"--folder={root}")
             pipe = subprocess.PIPE
             with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:

@@ -11,6 +11,7 @@ from vit_jax import train
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.evaluate import main
 from vit_jax.main import summary
+from vit_jax.records import read_records
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,8 @@ def test_the_averages_are_scored_and_every_command_loads_them(workdir, tmp_path,
     assert f"{workdir}  4               digits" in capsys.readouterr().out
     (result,) = json.loads((tmp_path / "r.json").read_text())
     assert (result["checkpoint"], result["ema"]) == (best, True)
+    kept = read_records(str(workdir / "results.jsonl"))[-2:]
+    assert [(one["step"], one["averaged"]) for one in kept] == [(best, True), (4, False)]
     assert result["loss"] == pytest.approx(records[best]["eval_ema/loss"], rel=1e-5)
     assert records[best]["eval_ema/loss"] != pytest.approx(records[best]["eval/loss"], rel=1e-4)
     by_name, by_flag = (

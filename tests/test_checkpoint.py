@@ -187,6 +187,9 @@ def test_the_best_is_known_after_reopening(opened, tmp_path):
     second.save(3, make_state(3), {"eval/accuracy": 0.9})
     second.wait()
     assert steps_on_disk(tmp_path) == [3]
+    second.save(4, make_state(4), {})
+    second.wait()
+    assert opened(read_only=True).step_of("best") == 3, "the newest that was scored says by what"
 
 
 def test_checkpoints_that_are_not_there_are_named_with_those_that_are(opened):

@@ -115,9 +115,14 @@ def test_top_5_another_size_and_the_other_loss(tmp_path):
     expected = expected_of(resized, paths, labels, "sigmoid")
     assert {key: result[key] for key in expected} == pytest.approx(expected, rel=1e-5)
     assert result["image_size"] == "24x32", "height first"
+    (result,) = results_of(tmp_path, tmp_path / "export", *flags, "--resize=40")
+    middle = {"crop": "center", "resize": 40}
+    resized.preprocessing = dataclasses.replace(resized.preprocessing, **middle)
+    expected = expected_of(resized, paths, labels, "sigmoid")
+    assert {key: result[key] for key in expected} == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("flags", [(), ("--source=folder:DATA",)])
+@pytest.mark.parametrize("flags", [(), ("--source=folder:DATA",), ("--source=folder:DATA/",)])
 def test_a_run_of_an_earlier_version_is_measured_on_what_it_held_out(tmp_path, flags):
     data = default_config().data
     data.source = f"folder:{tmp_path}/data"
@@ -191,6 +196,15 @@ def test_several_models_make_one_table(model, images, tmp_path, capsys):
     assert rows[0]["count"] == str(len(labels))
     assert rows[0]["top5_accuracy"] == ""
     assert rows[0]["parameters"] == str(sum(array.size for array in parameters(made).values()))
+
+
+def test_a_number_that_is_none_is_null_in_json(tmp_path):
+    empty = {field.name: None for field in dataclasses.fields(evaluation_files.Result)}
+    values = {"loss": math.inf, "metrics": {"eval/loss": math.nan, "eval/count": 2}}
+    result = evaluation_files.Result(**{**empty, **values})
+    evaluation_files.write_json(str(tmp_path / "out.json"), [result])
+    (found,) = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
+    assert found == {**empty, "metrics": {"eval/loss": None, "eval/count": 2}}
 
 
 def test_names_in_the_table_are_no_formulas(tmp_path):

@@ -356,6 +356,10 @@ def test_a_plan_compares_with_what_this_host_loads(planned, topology):
         f"input: each of 1 hosts needs {planned.images_per_second:,.0f} images/s; this"
     )
     assert line.endswith("of the time. It helps: data.cache_gib=1")
+    (line,) = describe_input(planned, dataclasses.replace(topology, hosts=4), found)
+    share = planned.images_per_second / 4
+    assert line.startswith(f"input: each of 4 hosts needs {share:,.0f} images/s; this")
+    assert found.compare(share) in line
     document = json.loads(json.dumps(input_json(found)))["input"]
     assert document["images_per_second"] == 50
     assert document["stage_milliseconds"]["read"] == 250

@@ -1,5 +1,6 @@
 """Predictions from picture files, in Python and from the command line, against Pillow and NumPy."""
 
+import contextlib
 import csv
 import io
 import json
@@ -8,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -399,6 +401,22 @@ def test_how_large_a_picture_may_be(model_path, pictures, capsys):
     assert "raise max_image_gib=1e-06" in capsys.readouterr().out
     assert run(model_path, path, "--max_image_gib=1e-4") == 0
     assert "%" in capsys.readouterr().out
+
+
+def test_a_picture_is_decoded_where_there_is_room_for_it():
+    """Threads share the room: see `Budget`."""
+    told = []
+
+    @contextlib.contextmanager
+    def reserve(amount):
+        told.append(amount)
+        yield
+        told.append("free")
+
+    content = encode(np.zeros((30, 50, 3), np.uint8))
+    budget = types.SimpleNamespace(reserve=reserve)
+    command.load((0, content), lambda _: told.append("decoded"), budget)
+    assert told == [30 * 50 * 4, "decoded", "free"]
 
 
 def test_csv_has_a_row_for_each_file(model_path, pictures, tmp_path):

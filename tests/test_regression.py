@@ -114,6 +114,12 @@ def test_it_is_evaluated_and_predicts(run, source, tmp_path, capsys):
     assert header == ["path", "error", "brightness_0", "brightness_1"]
     assert row == [picture, "", f"{expected[0]:.6g}", f"{expected[1]:.6g}"]
     assert failed[2:] == ["", ""]
+    model.loss = "softmax"  # As of a file that does not say it.
+    vit_jax.save_model(model, tmp_path / "untold", "vit_jax")
+    output = tmp_path / "told.csv"
+    flags = ("--loss=l2", f"--output={output}")
+    assert predict.main([str(tmp_path / "untold"), picture, *flags]) == 0
+    assert list(csv.reader(output.open())) == [header, row]
     first, second = map(json.loads, (tmp_path / "answers.jsonl").read_text().splitlines())
     assert first["values"] == pytest.approx(
         {"brightness_0": expected[0], "brightness_1": expected[1]}, rel=1e-5

@@ -188,7 +188,13 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path):
 
 def test_a_folder_appears_when_it_is_whole_and_on_the_disk(tmp_path, monkeypatch):
     synced, fsync = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file)) or fsync(file))
+
+    def spy(file):
+        synced.append(os.fstat(file))
+        assert not (tmp_path / "folder").exists(), "a machine that fails here shows nothing in part"
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", spy)
     with storage.replacing(tmp_path / "folder") as temporary:
         os.mkdir(temporary)
         for name in ("one", "two"):

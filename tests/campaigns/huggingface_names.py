@@ -17,7 +17,7 @@ import sys
 
 import numpy as np
 
-from tests.campaigns.timm_names import randomize, read
+from tests.campaigns.timm_names import LARGER, randomize, read
 
 SIZES = {
     "hidden_size": 16,
@@ -36,6 +36,13 @@ TEXT = {
     "max_position_embeddings": 5,
     "projection_size": 8,
 }
+BEIT = {
+    **SIZES,
+    "use_relative_position_bias": True,
+    "use_mask_token": True,
+    "vocab_size": 6,
+}
+SHARED_BIAS = {"use_relative_position_bias": False, "use_shared_relative_position_bias": True}
 RATIO = {key: value for key, value in SIZES.items() if key != "intermediate_size"}
 LABELS = {"num_labels": 5}
 # The class's prefix -> its suffixes and the sizes of its configuration.
@@ -47,7 +54,8 @@ CLASSES = {
     "IJepa": (("Model", "ForImageClassification"), SIZES),
     "Dinov2": (("Model", "ForImageClassification"), {**RATIO, "mlp_ratio": 2}),
     "Dinov2WithRegisters": (("Model", "ForImageClassification"), {**RATIO, "mlp_ratio": 2}),
-    "Beit": (("Model", "ForImageClassification"), SIZES),
+    "Beit": (("Model", "ForImageClassification", "ForMaskedImageModeling"), BEIT),
+    "Data2VecVision": (("Model", "ForImageClassification"), BEIT),
     "CLIPVision": (("Model", "ModelWithProjection"), {**SIZES, "projection_dim": 7}),
     "CLIP": (("Model", "ForImageClassification"), {}),
     "SiglipVision": (("Model",), SIZES),
@@ -56,6 +64,14 @@ CLASSES = {
 }
 VARIANTS = {  # a folder's name -> class, and what its configuration has besides
     "Dinov2Model_swiglu": ("Dinov2Model", {"use_swiglu_ffn": True}),
+    "BeitModel_shared": (
+        "BeitModel",
+        {**SHARED_BIAS, "use_absolute_position_embeddings": True, "use_mean_pooling": False},
+    ),
+    "BeitForImageClassification_none": (
+        "BeitForImageClassification",
+        {"use_relative_position_bias": False},
+    ),
     "ViTModel_no_bias": ("ViTModel", {"qkv_bias": False}),
     "ViTForImageClassification_tanh": ("ViTForImageClassification", {"hidden_act": "gelu_new"}),
     "CLIPVisionModel_erf": ("CLIPVisionModel", {"hidden_act": "gelu"}),
@@ -92,10 +108,19 @@ def write_model(target: pathlib.Path, class_name: str, options: dict) -> None:
     randomize(model)
     model.save_pretrained(target)
     side = getattr(config, "vision_config", config).image_size
-    images = np.random.default_rng(0).normal(size=(2, side, side, 3)).astype(np.float32)
+    write_outputs(model, target / "expected.npz", (side, side), 0)
+    if prefix == "Beit":  # On a grid of another shape.
+        write_outputs(model, target / "larger.npz", LARGER, 1)
+
+
+def write_outputs(model, path: pathlib.Path, size: tuple[int, int], seed: int) -> None:
+    """Writes images of a size, and the model's outputs."""
+    import torch
+
+    images = np.random.default_rng(seed).normal(size=(2, *size, 3)).astype(np.float32)
     with torch.no_grad():
         outputs = outputs_of(model, torch.from_numpy(images.transpose(0, 3, 1, 2).copy()))
-    np.savez(target / "expected.npz", images=images, logits=outputs.numpy())
+    np.savez(path, images=images, logits=outputs.numpy())
 
 
 def outputs_of(model, pixels):
@@ -108,6 +133,10 @@ def outputs_of(model, pixels):
         model = model.vit
     if kind == "ViTForMaskedImageModeling":
         model = model.vit
+    if kind == "BeitForMaskedImageModeling":  # It has the norm that its trunk has not.
+        return model.layernorm(model.beit(pixels).last_hidden_state)[:, 1:].mean(1)
+    if kind == "Data2VecVisionModel":  # Made without a pooler, and so without a norm.
+        return model(pixels).last_hidden_state[:, 1:].mean(1)
     outputs = model(pixel_values=pixels)
     for name in ("logits", "image_embeds", "pooler_output"):
         if getattr(outputs, name, None) is not None:

@@ -61,12 +61,13 @@ def table() -> tuple[str, dict[str, Any], dict[str, str]]:
 def arguments_of(name: str, module: str) -> dict[str, Any]:
     """The class and the arguments that differ from its defaults."""
     import timm
-    from timm.models import deit, eva, mlp_mixer, resnetv2, vision_transformer
+    from timm.models import beit, deit, eva, mlp_mixer, resnetv2, vision_transformer
 
     classes = [
         vision_transformer.VisionTransformer,
         deit.VisionTransformerDistilled,
         eva.Eva,
+        beit.Beit,
         mlp_mixer.MlpMixer,
     ]
     if module == "resnetv2":  # Elsewhere it is a stem.

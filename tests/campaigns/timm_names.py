@@ -26,6 +26,7 @@ MODULES = (
     "vision_transformer_hybrid",
     "deit",
     "eva",
+    "beit",
     "mlp_mixer",
     "resnetv2",
 )
@@ -38,6 +39,8 @@ FIXED_WIDTHS = ("vit_base_mci_224",)  # by their stem
 # A name of each kind; with so few features, on a grid that is no square.
 GOLDEN = (
     "beit3_base_patch16_224",
+    "beit_base_patch16_224",
+    "beitv2_base_patch16_224",
     "eva02_base_patch14_224",
     "eva02_tiny_patch14_224",
     "eva_giant_patch14_224",
@@ -47,6 +50,12 @@ GOLDEN = (
     "vit_small_patch16_rope_224",
     "vit_small_plus_patch16_dinov3_qkvb",
 )
+SHARED_BIAS = {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True}
+VARIANTS = {  # what some of them have besides
+    "eva_giant_patch14_224": {"mlp_ratio": 4.0},  # Half of it is the gate.
+    "vit_giant_patch14_reg4_dinov2": {"mlp_ratio": 4.0},
+    "beitv2_base_patch16_224": {**SHARED_BIAS, "use_abs_pos_emb": True, "global_pool": "token"},
+}
 LARGER = (20, 24)  # pixels, of another grid
 TINY = {"embed_dim": 16, "patch_size": 4, "img_size": (12, 16), "num_classes": NUM_CLASSES}
 
@@ -56,8 +65,7 @@ def write_golden(folder: pathlib.Path) -> None:
     import timm
 
     for name in GOLDEN:
-        ratio = {"mlp_ratio": 4.0} if "giant" in name else {}  # Half of it is the gate.
-        model = timm.create_model(name, **TINY, num_heads=2, depth=2, **ratio)
+        model = timm.create_model(name, **TINY, num_heads=2, depth=2, **VARIANTS.get(name, {}))
         write_model(model, folder / name, TINY["img_size"])
         write_larger(folder / name)
 
@@ -67,7 +75,10 @@ def write_larger(folder: pathlib.Path) -> None:
     import timm
     import torch
 
-    model = timm.create_model(f"local-dir:{folder}", pretrained=True, img_size=LARGER).eval()
+    given = {} if "beit" in folder.name else {"img_size": LARGER}
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True, **given).eval()
+    if not given:  # A table of BEiT's offsets does not tell which rectangle it is of.
+        model.set_input_size(LARGER)
     images = np.random.default_rng(1).normal(size=(2, *LARGER, 3)).astype(np.float32)
     with torch.no_grad():
         logits = model(torch.from_numpy(images.transpose(0, 3, 1, 2).copy()))

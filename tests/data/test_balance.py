@@ -107,6 +107,8 @@ def dataset_with(**data):
 def test_a_run_says_what_each_class_counts():
     config, dataset = dataset_with(class_weights="balanced", sampling="sqrt")
     counts = np.bincount(dataset.source.labels)
+    shares = np.sqrt(counts) / np.sqrt(counts).sum()
+    assert np.abs(dataset.balance.draws - 1437 * shares).max() < 1
     line = dataset.balance.describe()[3]
     weight = 1437 / (10 * counts[3])
     draws = dataset.balance.draws[3]
@@ -236,7 +238,9 @@ def test_a_run_draws_by_position_wherever_it_begins():
 @pytest.mark.parametrize("mixup", [0.0, 0.8])
 def test_the_loss_is_the_mean_of_weighted_losses(mixup):
     weights = tuple(float(number + 1) for number in range(10))
+    """By the targets before they are smoothed: else a class would have others' weights in its own."""
     keys = {"objective.mixing.mixup_alpha": mixup, "objective.loss": "sigmoid"}
+    keys |= {"objective.label_smoothing": 0.3}
     plain = Setup(config_with(**keys), mesh_of(1))
     weighted = Setup(config_with(**{"data.class_weights": weights}, **keys), mesh_of(1))
     batch = next(plain.batches())

@@ -80,6 +80,8 @@ def test_targets_become_the_models():
     source = LabelledForModel(Labelled((both, cat)), np.array([2, 0]), num_classes=3)
     assert [source[index].label.tolist() for index in range(2)] == [[1, 0, 1], [0, 0, 1]]
     assert source.multi_label is False  # As the source says.
+    one = LabelledForModel(Labelled((cat,)), np.array([2, 2]), num_classes=3)
+    assert one[0].label.tolist() == [0, 0, 1], "two of the data's are one of the model's"
 
 
 def test_several_are_read_at_once():

@@ -149,6 +149,14 @@ def test_another_source_has_its_own_evaluation_split_and_classes():
     assert (len(data.open()), len(data.open("", "train[:9]"))) == (50, 9), "the evaluator's own"
 
 
+def test_what_training_leaves_out_is_left_out_of_the_runs_own_source_alone(tmp_path):
+    (tmp_path / "list").write_text("train/3\n")
+    data = opened_of(source="fake", max_train_examples=20, exclude=str(tmp_path / "list"))
+    assert len(data.open("", "train[:30]", training=True)) == 20
+    assert len(data.open("", "train[:30]")) == 30
+    assert len(data.open("digits", "train", training=True)) == 1437
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_a_batch_is_as_the_experiment_says(several, tmp_path):
     """Programs are compiled for these shapes before the first batch is there."""

@@ -123,11 +123,15 @@ def test_objectnet_needs_its_file_and_leaves_out_what_that_does_not_name(tmp_pat
     assert (found["count"], found["accuracy"]) == (4, 0.75)
 
 
-def test_real_takes_any_of_an_images_classes_and_leaves_out_those_without(tmp_path):
+@pytest.mark.parametrize("shift", [0, 2])
+def test_real_takes_any_of_an_images_classes_and_leaves_out_those_without(tmp_path, shift):
+    """Numbers are those of the classes in the order of their ids, whatever the model's."""
     names = ["ILSVRC2012_val_00000003", "ILSVRC2012_val_00000001", "ILSVRC2012_val_00000002"]
     write_folder(tmp_path / "data/val", {IDS[0]: [40], IDS[3]: [60, 80]}, names)
-    (tmp_path / "real.json").write_text(json.dumps([[1, 3], [], [0, 5], [2]]))
-    found = numbers_of(f"imagenet_real(labels='{tmp_path}/real.json')", tmp_path)
+    sets = [[(number + shift) % 7 for number in one] for one in ([1, 3], [], [0, 5], [3])]
+    (tmp_path / "real.json").write_text(json.dumps(sets))
+    names = IDS[shift:] + IDS[:shift]
+    found = numbers_of(f"imagenet_real(labels='{tmp_path}/real.json')", tmp_path, names)
     # Image 1, brightness 60, is class 3 of [1, 3]; image 2 has none; image 3 is 2, not in [0, 5].
     assert (found["count"], found["accuracy"]) == (2, 0.5)
     assert "loss" not in found

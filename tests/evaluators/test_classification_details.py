@@ -3,6 +3,7 @@
 import csv
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import sklearn.metrics
@@ -13,6 +14,8 @@ from tests.evaluators.settings import make_setting, write_folder
 from vit_jax.data.images.sheet import LINE_HEIGHT, SMALLEST
 from vit_jax.errors import ConfigError, NonFiniteLossError
 from vit_jax.evaluators import read_evaluators
+from vit_jax.evaluators.judgements import answers
+from vit_jax.objectives.losses import LOSSES
 
 NAMES = ("=a", "b", "c")
 PIXELS = {"=a": [0, 20, 9, 5], "b": [20, 31, 40, 25, 22], "c": [40, 28, 0]}
@@ -40,6 +43,17 @@ def expected():
     logits = -np.square(brightness[:, None] / 20 - np.arange(3))
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     return labels, probabilities.argmax(1), probabilities
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_how_sure_an_answer_is_depends_on_the_loss(loss):
+    logits = np.float32([[2.0, -1.0], [0.5, 1.0]])
+    powers = np.exp(logits)
+    each = powers / powers.sum(1, keepdims=True) if loss == "softmax" else powers / (1 + powers)
+    batch = {"label": jnp.array([0, 0]), "index": jnp.arange(2)}
+    found = answers(jnp.array(logits), batch, loss)
+    np.testing.assert_allclose(found.probability, each.max(1), rtol=1e-5)
+    np.testing.assert_allclose(found.margin, each[:, 0] - each[:, 1], rtol=1e-5)
 
 
 LAYOUTS = [

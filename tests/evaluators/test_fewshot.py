@@ -8,6 +8,7 @@ import pytest
 from tests.runs import GOLDEN
 from vit_jax.errors import DataError
 from vit_jax.evaluators import fewshot
+from vit_jax.evaluators.features import Features
 
 RECORDED = np.load(GOLDEN / "fewshot.npz")
 SHOTS = {"primal": 10, "dual": 5}  # All the training images there are.
@@ -51,6 +52,18 @@ def test_both_forms_have_the_weights_of_ridge_regression(num_train, width):
     right = rows.T @ targets
     expected = np.linalg.solve(rows.T @ rows + 1024 * np.eye(width + 1), right)
     np.testing.assert_allclose(primal, expected, rtol=0, atol=1e-9)
+
+
+def test_the_score_is_the_mean_over_drawings_with_their_deviation():
+    train, labels, test, wanted = problem(60, 16)
+    each = [
+        fewshot.accuracy(train, labels, test, wanted, shots=2, seed=seed, l2=1.0)
+        for seed in range(3)
+    ]
+    assert len(set(each)) == 3
+    evaluator = fewshot.FewShot(shots=(2,), seeds=3, l2=1.0)
+    found = evaluator.score(Features(train, labels), Features(test, wanted))
+    assert found == pytest.approx({"2_shot": np.mean(each), "2_shot_std": np.std(each)})
 
 
 def test_the_smaller_matrix_is_solved_and_gives_the_same_predictions(monkeypatch):

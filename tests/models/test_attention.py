@@ -69,6 +69,8 @@ def test_an_odd_sequence_becomes_even_with_zeros():
         ({}, True),
         ({"query_key_norm": True}, True),
         ({"positions": "relative"}, False),
+        ({"relative_position_bias": "every_layer"}, False),
+        ({"relative_position_bias": "every_layer_shared"}, False),
         ({"attention_dropout_rate": 0.1}, False),
     ],
 )

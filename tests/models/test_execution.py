@@ -11,7 +11,7 @@ from flax import nnx
 
 from tests.models.filled import fill, filled_model, predict, random_images
 from vit_jax.models import abstract_model
-from vit_jax.models.layers import REMAT_POLICIES
+from vit_jax.models.layers import REMAT_POLICIES, save_products
 
 VIT = {"width": 32, "depth": 3, "mlp_width": 64, "num_heads": 2, "num_classes": 10}
 RESNET = {"image_size": 24, "width_factor": 0.5, "stage_depths": (1, 1), "num_classes": 10}
@@ -125,6 +125,14 @@ def kept_for_the_backward_pass(name, remat):
     stacked = (FAMILIES[name]["depth"],)  # What is carried on instead begins with two images.
     avals = [variable.aval for variable in forward.outvars]
     return sum(aval.size for aval in avals if aval.shape[:1] == stacked)
+
+
+def test_dots_keep_products_with_weights_alone():
+    product = functools.partial(save_products, jax.lax.dot_general_p)
+    assert product(dimension_numbers=(((2,), (0,)), ((), ())))
+    assert not product(dimension_numbers=(((3,), (3,)), ((0,), (0,)))), "of queries and keys"
+    assert save_products(jax.lax.conv_general_dilated_p)
+    assert not save_products(jax.lax.tanh_p)
 
 
 @pytest.mark.parametrize("name", ["ViT-B/16", "Axial-ViT-B/16", "Mixer-B/16"])

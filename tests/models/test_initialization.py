@@ -5,10 +5,12 @@ import math
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.models.filled import flat_parameters
 from vit_jax.models import create_model, model_options
 from vit_jax.models.registry import build_model
+from vit_jax.models.resnet import PostActivationUnit, ResNetOptions
 
 
 def lecun(shape):
@@ -169,6 +171,13 @@ def test_all_kernels_from_one_distribution():
 )
 def test_full_size(name, options):
     check_initialization(name, **options)
+
+
+def test_a_post_activation_unit_starts_as_its_shortcut():
+    options = ResNetOptions(stage_depths=(1,), width_factor=0.5, preactivation=False)
+    unit = PostActivationUnit(options.units[0], options, nnx.Rngs(0))
+    assert not unit.norm3.scale[...].any()
+    assert (unit.norm2.scale[...] == 1).all()
 
 
 @pytest.mark.slow

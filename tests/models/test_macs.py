@@ -16,6 +16,7 @@ CASES = [
     ("ViT-B/16", VIT),
     ("ViT-B/16", {**VIT, "pooling": "attention", "representation_size": 5, "channels": 1}),
     ("ViT-B/16", {**VIT, "pooling": "average", "positions": "relative", "num_registers": 2}),
+    ("ViT-B/16", {**VIT, "mlp": "swiglu"}),
     ("ViT-B/16", {**VIT, "class_token": True, "pooling": "average", "num_classes": 0}),
     ("R50+ViT-B/16", {**VIT, "patch_size": 1, "image_size": (40, 33), "stem_depths": (2, 1)}),
     ("R+ViT-Ti/16", {**VIT, "patch_size": 2, "image_size": (40, 24)}),

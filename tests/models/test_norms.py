@@ -1,6 +1,6 @@
 """LayerNorm's own backward pass: values as Flax's, gradients as those of float64, in numpy."""
 
-import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.models.norms import Kept, LayerNorm, backward, backward_of_rows, forward
+from vit_jax.models.norms import (
+    Kept,
+    LayerNorm,
+    backward,
+    backward_by_rows,
+    differentiated,
+    forward,
+)
 
 WIDTH, EPSILON = 48, 1e-6
 
@@ -33,27 +40,22 @@ def exact_gradients(x, scale, bias, dy):
     return np.einsum("...ij,...j->...i", jacobian, g), (dy * hat).sum((0, 1)), dy.sum((0, 1))
 
 
-def of_rows(kept, dy):
-    """The GPU's backward pass."""
-    x, scale, *of_each = kept
-    rows = [a.reshape(-1, a.shape[-1]) for a in (x, *of_each, dy)]
-    dx, *sums = backward_of_rows(rows[0], scale, *rows[1:])
-    return dx.reshape(x.shape), *sums
-
-
 @pytest.mark.parametrize(
-    "pull", [functools.partial(backward, EPSILON), of_rows], ids=["here", "GPU"]
+    "pull",
+    [partial(backward, EPSILON), backward_by_rows, partial(differentiated, EPSILON)],
+    ids=["here", "GPU", "elsewhere"],
 )
-def test_gradients_are_those_of_float64(arrays, pull):
-    x, scale, bias, dy = arrays
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 2**-7), ("float32", 1e-6)])
+def test_gradients_are_those_of_float64(arrays, pull, dtype, tolerance):
+    x, scale, bias, dy = arrays = [array.astype(dtype) for array in arrays]
     y, kept = forward(EPSILON, x, scale, bias)
-    flax = nnx.LayerNorm(WIDTH, epsilon=EPSILON, dtype="bfloat16", rngs=nnx.Rngs(0))
+    flax = nnx.LayerNorm(WIDTH, epsilon=EPSILON, dtype=dtype, rngs=nnx.Rngs(0))
     flax.scale[...], flax.bias[...] = scale.astype(jnp.float32), bias.astype(jnp.float32)
     np.testing.assert_array_equal(y, flax(x))
     for found, expected in zip(pull(kept, dy), exact_gradients(*arrays), strict=True):
-        assert found.dtype == jnp.bfloat16
+        assert found.dtype == dtype
         error = np.abs(np.asarray(found, np.float64) - expected).max()
-        assert error < 2**-7 * np.abs(expected).max()
+        assert error < tolerance * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -69,20 +71,23 @@ def test_it_is_flax_s_layer_here(arrays, dtype):
 
 def test_the_backward_pass_keeps_bfloat16_and_two_numbers_a_row(arrays):
     x, scale, bias, _ = arrays
-    kept = jax.eval_shape(functools.partial(forward, EPSILON), x, scale, bias)[1]
+    kept = jax.eval_shape(partial(forward, EPSILON), x, scale, bias)[1]
     assert Kept(*(leaf.dtype for leaf in kept)) == ("bfloat16", "bfloat16", "float32", "float32")
     assert kept.x.shape == x.shape
     assert kept.mean.shape == kept.inverse.shape == (*x.shape[:-1], 1)
 
 
-def test_a_layer_s_gradient_is_its_own(arrays):
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 2**-7), ("float32", 1e-6)])
+def test_a_layer_s_gradient_is_its_own(arrays, dtype, tolerance):
     """Through the layer, under jit and remat, as through Flax's."""
     x, *_, dy = arrays
 
     def gradient(make):
-        layer = make(WIDTH, epsilon=EPSILON, dtype="bfloat16", rngs=nnx.Rngs(0))
+        layer = make(WIDTH, epsilon=EPSILON, dtype=dtype, rngs=nnx.Rngs(0))
         loss = jax.checkpoint(lambda x: (layer(x) * dy).astype(jnp.float32).sum())
         return jax.jit(jax.grad(loss))(x).astype(jnp.float32)
 
     expected = gradient(nnx.LayerNorm)
-    np.testing.assert_allclose(gradient(LayerNorm), expected, atol=2**-7 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        gradient(LayerNorm), expected, atol=tolerance * np.abs(expected).max()
+    )

@@ -32,6 +32,7 @@ CHOICES = {
     "class_token": (None, True, False),
     "num_registers": (0, 2),
     "prefix_positions": (True, False),
+    "relative_position_bias": ("none", "every_layer", "every_layer_shared"),
     "norm_after_pooling": (False, True),
     "layer_scale": (0.0, 0.1),
     "query_key_norm": (False, True),
@@ -55,11 +56,13 @@ FAMILIES = {  # What makes a tiny model of each.
 
 def makes_sense(options, name="ViT-B/16"):
     positions, placement = options["positions"], options["position_placement"]
+    has_bias = options["relative_position_bias"] != "none"
+    at_stem = placement == "stem" and positions != "relative" and not has_bias
     return not (
         (options["pooling"] == "token" and options["class_token"] is False)
         or (positions in ("none", "relative") and placement != "stem")
         or (positions == "sincos_2d" and placement == "every_layer")
-        or (options["patch_dropout_rate"] and (placement != "stem" or positions == "relative"))
+        or (options["patch_dropout_rate"] and not at_stem)
         or (name == "Axial-ViT-B/16" and not makes_sense_on_a_grid(options))
     )
 
@@ -70,6 +73,7 @@ def makes_sense_on_a_grid(options):
         or options["class_token"]
         or options["num_registers"]
         or options["positions"] == "relative"
+        or options["relative_position_bias"] != "none"
         or options["position_placement"] == "every_layer"
         or options["patch_dropout_rate"]
     )
@@ -102,18 +106,21 @@ EACH_CHOICE_ONCE = [
     {"positions": "sincos_2d", "position_placement": "every_layer_shared", "pooling": "attention"}
     | {"norm_after_pooling": True, "query_key_norm": True, "num_registers": 2},
     {"positions": "relative", "pooling": "average", "class_token": False, "dropout_rate": 0.1}
-    | {"stochastic_depth_rate": 0.2, "stochastic_depth_schedule": "constant"},
+    | {"stochastic_depth_rate": 0.2, "stochastic_depth_schedule": "constant"}
+    | {"relative_position_bias": "every_layer"},
     {"positions": "none", "num_registers": 2, "prefix_positions": False, "layer_scale": 0.1}
-    | {"gelu": "erf", "attention_dropout_rate": 0.1, "remat": "dots", "scan_unroll": 2},
+    | {"gelu": "erf", "attention_dropout_rate": 0.1, "remat": "dots", "scan_unroll": 2}
+    | {"relative_position_bias": "every_layer_shared"},
     {"positions": "rotary_2d", "num_registers": 2, "mlp": "swiglu", "mlp_norm": True}
     | {"qkv_bias": False, "pre_norm": True, "dropout_rate": 0.1, "stochastic_depth_rate": 0.2},
     {"positions": "learned_1d_rotary_2d", "rotary_coordinates": "centred", "gelu": "quick"}
     | {"final_norm": False, "attention_norm": True, "mlp_norm": True, "query_key_norm": True},
 ]
+NO_BIAS = {"relative_position_bias": "none"}
 TABLE_8 = [  # Positions and placements with every pooling and head.
     options
     for options in combinations("positions", "position_placement", "pooling", "representation_size")
-    if makes_sense({"class_token": None, "patch_dropout_rate": 0, **options})
+    if makes_sense({"class_token": None, "patch_dropout_rate": 0, **NO_BIAS, **options})
 ]
 
 
@@ -174,7 +181,7 @@ def test_every_pair_of_choices_trains(name, options):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_exactly_the_combinations_that_make_sense_are_accepted(name):
     of_the_shape = ("positions", "position_placement", "pooling", "class_token", "num_registers")
-    for options in combinations(*of_the_shape, "patch_dropout_rate", "norm_after_pooling"):
+    for options in combinations(*of_the_shape, "patch_dropout_rate", "relative_position_bias"):
         try:
             model_options(name, **{**TINY, **FAMILIES[name], **options})
             accepted = True
@@ -210,6 +217,13 @@ REFUSED = {
     "model.patch_dropout_rate=0.5 needs positions that are added at the stem": {
         "patch_dropout_rate": 0.5,
         "position_placement": "every_layer",
+    },
+    "at the stem, not model.relative_position_bias='every_layer'": {
+        "patch_dropout_rate": 0.5,
+        "relative_position_bias": "every_layer",
+    },
+    "model.relative_position_bias='yes': must be one of none, every_layer": {
+        "relative_position_bias": "yes"
     },
     "model.width=18 is not divisible by model.num_heads=4": {"width": 18, "num_heads": 4},
     "model.width=18 must be a multiple of 4": {"width": 18, "positions": "sincos_2d"},
@@ -248,6 +262,7 @@ def test_what_makes_no_sense_is_refused_by_name(message):
         ("Axial-ViT-B/16", {"pooling": "token"}, "axial attention sees patches only"),
         ("Axial-ViT-B/16", {"num_registers": 1}, "axial attention sees patches only"),
         ("Axial-ViT-B/16", {"positions": "relative"}, "is not defined for axial attention"),
+        ("Axial-ViT-B/16", {"relative_position_bias": "every_layer"}, "axial attention sees one"),
         ("Axial-ViT-B/16", {"patch_dropout_rate": 0.1}, "needs the whole grid"),
         ("AxialResNet50", {"num_heads": 5}, "model.num_heads=5: twice it must divide 64"),
         ("AxialResNet50", {"preactivation": True}, "post-activation only"),

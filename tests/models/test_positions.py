@@ -1,5 +1,8 @@
 """Position embeddings against loops over the grid, and their placements against one another."""
 
+import functools
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +13,8 @@ from tests.models.filled import (
     random_images,
     with_parameters,
 )
-from vit_jax.models.positions import relative_logits
+from vit_jax.models import create_model, model_options
+from vit_jax.models.positions import relative_logits, relative_position_bias
 
 TINY = {
     "width": 16,
@@ -47,6 +51,51 @@ def test_relative_logits_are_the_query_times_the_embedding_of_the_offset():
         for j in range(5):
             expected = query[:, i] @ table[i - j + 4]
             np.testing.assert_allclose(logits[:, :, i, j], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 3])
+def test_a_relative_position_bias_is_the_tables_number_for_the_offset(prefix):
+    """On a grid of 2×3; the tokens before the patches share three rows."""
+    before = {"pooling": "average", "class_token": prefix > 0, "num_registers": max(0, prefix - 1)}
+    options = model_options("ViT-B/16", **TINY, **before, relative_position_bias="every_layer")
+    table = np.random.default_rng(0).normal(size=(3 * 5 + 3 * (prefix > 0), 2)).astype(np.float32)
+    bias = relative_position_bias(jnp.asarray(table), options)
+    offsets = table[:15].reshape(3, 5, 2)
+    assert bias.shape == (2, 6 + prefix, 6 + prefix)
+    for query in range(6 + prefix):
+        for key in range(6 + prefix):
+            if min(query, key) >= prefix:
+                (row, column), (row2, column2) = (divmod(i - prefix, 3) for i in (query, key))
+                expected = offsets[row - row2 + 1, column - column2 + 2]
+            else:  # The token to a patch, a patch to the token, the tokens to one another.
+                expected = table[15 + (0 if key >= prefix else 1 if query >= prefix else 2)]
+            np.testing.assert_array_equal(bias[:, query, key], expected)
+
+
+def test_a_bias_that_layers_share_is_each_ones_own():
+    shared = filled_model("ViT-B/16", **TINY, relative_position_bias="every_layer_shared")
+    table = flat_parameters(shared)["relative_position_bias"]
+    assert table.shape == (18, 2)
+    images = random_images(shared.options)
+    own = filled_model("ViT-B/16", **TINY, relative_position_bias="every_layer")
+    own = with_parameters(
+        own,
+        {**flat_parameters(shared), "blocks/relative_position_bias": np.stack([table, table])},
+    )
+    np.testing.assert_allclose(predict(own, images), predict(shared, images), atol=1e-6)
+    without = with_parameters(shared, {"relative_position_bias": 0 * table})
+    assert np.abs(predict(without, images) - predict(shared, images)).max() > 1e-2
+
+
+def test_a_bias_begins_at_nothing():
+    """So a model that gets one computes at first what it did without."""
+    create = functools.partial(create_model, "ViT-B/16", **TINY | {"depth": 1}, head_bias=-10.0)
+    with_bias = flat_parameters(create(relative_position_bias="every_layer"))
+    without = flat_parameters(create())
+    assert not np.any(with_bias.pop("blocks/relative_position_bias"))
+    assert with_bias.keys() == without.keys()
+    for name, array in without.items():
+        np.testing.assert_array_equal(with_bias[name], array)
 
 
 def test_without_positions_a_permutation_of_the_patches_does_not_matter():

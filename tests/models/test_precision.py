@@ -47,9 +47,17 @@ def test_other_precisions_are_a_choice():
         assert share_at_highest(lowered("ViT-B/16", matmul_precision="default")) == 1
 
 
-@pytest.mark.parametrize(("dtype", "share"), [("float32", 1), ("bfloat16", 0)])
-def test_training_forward_and_backward(dtype, share):
-    experiment = Setup(config_with(**{"model.dtype": dtype}), mesh_of(1)).experiment
+@pytest.mark.parametrize(
+    ("values", "share"),
+    [
+        ({}, 1),
+        ({"objective.name": "masked_patches", "model.num_classes": 0}, 1),  # Its own products too.
+        ({"model.dtype": "bfloat16"}, 0),
+    ],
+    ids=str,
+)
+def test_training_forward_and_backward(values, share):
+    experiment = Setup(config_with(**values), mesh_of(1)).experiment
     text = experiment.step.lower(experiment.state, {}, experiment.batch).as_text()
     assert share_at_highest(text) == share
 

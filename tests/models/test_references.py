@@ -116,18 +116,19 @@ def test_a_block_equals_the_reference(name, options, block):
 
 
 def test_weights_of_relative_attention_equal_the_reference():
-    """With LayerScale, and norms on queries and keys."""
+    """With a class token, which comes first, LayerScale, and norms on queries and keys."""
     options = {"positions": "relative", "layer_scale": 0.1, "query_key_norm": True}
-    model = filled_model("ViT-B/16", **VIT, **options, pooling="average")
+    model = filled_model("ViT-B/16", **VIT, **options)
     images = random_images(model.options)
     values = intermediates(model, images, "patch_embeddings", "attention_weights", "block_outputs")
     parameters = parameters_of(model.blocks, layer=0)
     for image, patches in enumerate(np.float64(values["patch_embeddings"])):
-        normalized = layer_norm(patches, parameters["norm1"])
+        tokens = np.concatenate([np.float64(model.class_token[0]), patches])
+        normalized = layer_norm(tokens, parameters["norm1"])
         _, weights = attention(normalized, parameters["attention"])
         np.testing.assert_allclose(values["attention_weights"][0][image], weights, atol=1e-5)
         np.testing.assert_allclose(
-            values["block_outputs"][0][image], vit_block(patches, parameters), atol=1e-5
+            values["block_outputs"][0][image], vit_block(tokens, parameters), atol=1e-5
         )
 
 

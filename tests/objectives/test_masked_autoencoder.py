@@ -126,6 +126,7 @@ def test_the_encoders_cost_falls_with_the_share_that_is_left_out():
     ("change", "message"),
     [
         ({"model.positions": "relative"}, "needs all of them"),
+        ({"model.relative_position_bias": "every_layer"}, "bias='every_layer' needs all of them"),
         ({"model.name": "Axial-ViT-B/16", "model.patch_size": 2}, "rows and columns"),
         ({"model.image_size": 2}, "one patch"),
         ({"objective.decoder_heads": 3}, "divisible"),

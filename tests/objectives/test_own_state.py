@@ -10,6 +10,8 @@ import pytest
 from tests import tiny
 from tests.stages import Setup, mesh_of
 from vit_jax.devices import sharding
+from vit_jax.devices.topology import open_topology
+from vit_jax.training import planning
 from vit_jax.training.state import with_weights
 
 LABELS, MASK = np.array([1, 2, 3, 4]), np.array([True, True, True, False])
@@ -63,3 +65,12 @@ def test_its_parameters_are_not_drawn_with_the_models_key():
     objective, key = setup.experiment.objective, jax.random.key(setup.experiment.config.seed)
     found = np.asarray(setup.state.params["objective"]["kernel"])
     assert (found != objective.init(key)["kernel"]).all()
+
+
+def test_a_plan_counts_it(monkeypatch):
+    """By its shapes: nothing is compiled."""
+    monkeypatch.setattr(planning, "try_to_compile", lambda *arguments: (None, "refused"))
+    config = setup_of(1).experiment.config.copy_and_resolve_references()
+    config.batch_size = 8
+    plan = planning.make_plan(config, open_topology("gpu:8"))
+    assert plan.memory.objective == 4 * (3 + 10), "on each device"

@@ -53,26 +53,28 @@ def gradients():
     return [random_tree(seed, shapes=SHAPES) for seed in range(STEPS)]
 
 
-def last_direction(name, gradients):
+def last_direction(name, gradients, **options):
     zeros = random_tree(0, scale=0.0, shapes=SHAPES)
-    config = settings(name=name)
+    config = settings(name=name, **options)
     return leaves(update_all(config, lambda step: 1.0 * (step == STEPS - 1), zeros, gradients)[0])
 
 
-def test_five_updates_are_the_formula(gradients):
-    found = last_direction("muon", gradients)
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.5}], ids=str)
+def test_five_updates_are_the_formula(gradients, options):
+    found = last_direction("muon", gradients, **options)
     for name, (rows, columns) in MATRICES.items():
         layers = [leaves(gradient)[name] for gradient in gradients]
         count = 2 if name.startswith("blocks/") else 1
         matrices = [np.float64(layer).reshape(count, rows, columns) for layer in layers]
         for layer in range(count):
-            expected = -directions([m[layer] for m in matrices])
+            expected = -directions([m[layer] for m in matrices], **options)
             value = found[name].reshape(count, rows, columns)[layer]
             np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_all_else_is_adamws(gradients):
-    found, adam = (last_direction(name, gradients) for name in ("muon", "adamw"))
+@pytest.mark.parametrize("options", [{}, {"b1": 0.5, "b2": 0.8}], ids=str)
+def test_all_else_is_adamws(gradients, options):
+    found, adam = (last_direction(name, gradients, **options) for name in ("muon", "adamw"))
     for name in SHAPES.keys() - MATRICES.keys():
         np.testing.assert_array_equal(found[name], adam[name], err_msg=name)
     assert not np.allclose(found["blocks/mlp/dense1/kernel"], adam["blocks/mlp/dense1/kernel"])

@@ -15,7 +15,8 @@ from vit_jax.optimizer.schedules import make_schedule
 
 STEPS = 5
 SCHEDULE = make_schedule("cosine", base=0.1, total_steps=STEPS, warmup_steps=2)
-OPTIONS = [{}, {"weight_decay": 0.3}, {"clip": 1.0}, {"weight_decay": 0.1, "clip": 0.5}]
+OPTIONS = [{}, {"weight_decay": 0.3}, {"clip": 1.0}, {"weight_decay": 0.1, "clip": 0.5}, "own"]
+OWN = {"sgd": {"momentum": 0.5}, "lars": {"momentum": 0.5}}  # Others have two decays.
 
 
 def trust_ratio(param, direction):
@@ -25,8 +26,11 @@ def trust_ratio(param, direction):
     return norms[0] / norms[1]
 
 
-def reference(name, params, gradients, *, weight_decay=0.0, clip=0.0):
+def reference(
+    name, params, gradients, *, weight_decay=0.0, clip=0.0, momentum=0.9, b1=0.9, b2=None
+):
     """Five updates in double precision, one array after another."""
+    b2 = b2 or (0.99 if name == "lion" else 0.999)
     params = {k: np.float64(v) for k, v in leaves(params).items()}
     first = {k: np.zeros_like(v) for k, v in params.items()}
     second = {k: np.zeros_like(v) for k, v in params.items()}
@@ -39,19 +43,19 @@ def reference(name, params, gradients, *, weight_decay=0.0, clip=0.0):
             g = g * min(1, clip / norm) if clip else g
             decayed = key.endswith("/kernel")
             if name in ("adamw", "lamb"):
-                first[key] = 0.9 * first[key] + 0.1 * g
-                second[key] = 0.999 * second[key] + 0.001 * g**2
-                mean = first[key] / (1 - 0.9 ** (step + 1))
-                variance = second[key] / (1 - 0.999 ** (step + 1))
+                first[key] = b1 * first[key] + (1 - b1) * g
+                second[key] = b2 * second[key] + (1 - b2) * g**2
+                mean = first[key] / (1 - b1 ** (step + 1))
+                variance = second[key] / (1 - b2 ** (step + 1))
                 direction = mean / (np.sqrt(variance) + 1e-8)
             elif name == "lion":
-                direction = np.sign(0.9 * first[key] + 0.1 * g)
-                first[key] = 0.99 * first[key] + 0.01 * g
+                direction = np.sign(b1 * first[key] + (1 - b1) * g)
+                first[key] = b2 * first[key] + (1 - b2) * g
             else:
                 if name == "lars" and decayed:
                     g = g + weight_decay * params[key]
                     g = g * 0.001 * trust_ratio(params[key], g)
-                direction = first[key] = 0.9 * first[key] + g
+                direction = first[key] = momentum * first[key] + g
             if name != "lars":
                 direction = direction + weight_decay * params[key] * decayed
             if name == "lamb" and decayed:
@@ -64,10 +68,13 @@ def reference(name, params, gradients, *, weight_decay=0.0, clip=0.0):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_five_updates_are_the_formulas(name, options):
     params, gradients = random_tree(0), [random_tree(seed) for seed in range(1, STEPS + 1)]
+    options = OWN.get(name, {"b1": 0.5, "b2": 0.8}) if options == "own" else options
+    own = {key: value for key, value in options.items() if key not in ("weight_decay", "clip")}
     config = settings(
         name=name,
         weight_decay=options.get("weight_decay", 0.0),
         grad_clip_norm=options.get("clip", 0.0),
+        **own,
     )
     found = leaves(update_all(config, SCHEDULE, params, gradients)[0])
     for key, expected in reference(name, params, gradients, **options).items():

@@ -47,6 +47,7 @@ def test_the_choice_follows_the_devices(devices, attention, remat, unroll):
     [
         {"dtype": "float32"},
         {"positions": "relative"},
+        {"relative_position_bias": "every_layer"},
         {"attention_dropout_rate": 0.1},
         {"num_heads": 4},
         {"width": 60, "num_heads": 3},

@@ -4,8 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from tests.stages import mesh_of, run_on
-from vit_jax.training.gradients import in_order, interleaved
+from tests.stages import Setup, config_with, mesh_of, run_on
+from vit_jax.devices import sharding
+from vit_jax.training.exchange import on_use
+from vit_jax.training.gradients import axes_apart, in_order, interleaved
 
 
 def test_micro_batches_take_rows_from_all_over_the_batch():
@@ -18,6 +20,50 @@ def test_shares_are_neighbours():
     np.testing.assert_array_equal(in_order(np.arange(8), 2), [[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
+HALF, MICRO = {"model.dtype": "bfloat16"}, {"optimizer.accumulation_steps": 2}
+IN_ITS_TYPE, ONCE = {"optimizer.gradient_dtype": "model"}, {"optimizer.reduce_once": True}
+SHARP = {"optimizer.sharpness.rho": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("values", "axes"),
+    [
+        ({}, ()),
+        (ONCE, ()),  # The compiler's own sum is the same.
+        (HALF, ("data", "fsdp")),
+        (MICRO, ("data", "fsdp")),
+        (HALF | IN_ITS_TYPE, ()),
+        (HALF | IN_ITS_TYPE | ONCE, ("data", "fsdp")),
+        (MICRO | IN_ITS_TYPE | ONCE, ("data", "fsdp")),
+        (SHARP | MICRO, ("data", "fsdp")),
+        (SHARP | {"optimizer.sharpness.shares": 4}, ("data",)),
+        (SHARP | {"optimizer.sharpness.shares": 3}, ()),  # Two devices work on one together.
+    ],
+    ids=str,
+)
+def test_the_axes_along_which_devices_compute_apart(values, axes):
+    assert axes_apart(config_with(**values), mesh_of(4, data=2, fsdp=2)) == axes
+
+
+def test_of_blocks_kernels_alone_are_rounded_before_they_are_gathered():
+    split = jax.sharding.PartitionSpec(None, "fsdp")
+    names = ("attention/kernel", "norm1/scale", "mlp/bias")
+    tree = {"blocks": {name: np.zeros((2, 4), np.float32) for name in names}}
+    specs = {"blocks": dict.fromkeys(names, split)}
+    found = {
+        name: one.make.dtype for name, one in on_use(tree, specs, "bfloat16")["blocks"].items()
+    }
+    rest = dict.fromkeys(names[1:], "float32")
+    assert found == {"attention/kernel": "bfloat16", **rest}
+
+
+@pytest.fixture
+def run_split(monkeypatch):
+    """As `run_on`, of arrays that are split from a 64th of the usual size: an eighth as wide."""
+    monkeypatch.setattr(sharding, "MIN_FSDP_ELEMENTS", sharding.MIN_FSDP_ELEMENTS // 64)
+    return lambda mesh, **values: Setup(config_with(**values), mesh).run()
+
+
 @pytest.mark.parametrize(
     ("once", "axes"),
     [
@@ -26,14 +72,14 @@ def test_shares_are_neighbours():
         (True, {"data": 2, "fsdp": 2}),
     ],
 )
-def test_split_parameters_are_trained_as_on_one_device(once, axes):
+def test_split_parameters_are_trained_as_on_one_device(run_split, once, axes):
     """With dropout, two micro-batches and frozen layers; gathered where used, or once an update."""
     values = {
-        **{"model.width": 256, "model.mlp_width": 256, "model.dropout_rate": 0.1},
+        **{"model.mlp_width": 32, "model.dropout_rate": 0.1},
         **{"optimizer.accumulation_steps": 2, "optimizer.freeze": "blocks/00/|embedding/bias"},
         **{"total_steps": 3, "warmup_steps": 0, "optimizer.reduce_once": once},
     }
-    losses, _, state = run_on(mesh_of(4, **axes), **values)
+    losses, _, state = run_split(mesh_of(4, **axes), **values)
     expected, _, whole = run_on(mesh_of(1), **(values | {"optimizer.reduce_once": False}))
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     spec = state.params["blocks"]["mlp"]["dense1"]["kernel"].sharding.spec
@@ -43,7 +89,7 @@ def test_split_parameters_are_trained_as_on_one_device(once, axes):
 
 
 SMALL = {  # Their own arrays: wide enough to be split, or as small as they can be.
-    "masked_autoencoder": {"decoder_width": 256, "decoder_depth": 2, "decoder_heads": 4},
+    "masked_autoencoder": {"decoder_width": 32, "decoder_depth": 2, "decoder_heads": 4},
     "self_distillation": {
         "prototypes": 32,
         "head_width": 16,
@@ -54,14 +100,14 @@ SMALL = {  # Their own arrays: wide enough to be split, or as small as they can 
 
 
 @pytest.mark.parametrize("objective", SMALL)
-def test_an_objectives_own_blocks_and_teachers_are_gathered_too(objective):
+def test_an_objectives_own_blocks_and_teachers_are_gathered_too(run_split, objective):
     own = {f"objective.{name}": value for name, value in SMALL[objective].items()}
     values = {
-        **{"model.width": 256, "model.mlp_width": 256, "total_steps": 2, "warmup_steps": 0},
+        **{"model.mlp_width": 32, "total_steps": 2, "warmup_steps": 0},
         **{"optimizer.accumulation_steps": 2, "objective.name": objective, "model.num_classes": 0},
         **own,
     }
-    losses, _, state = run_on(mesh_of(4, fsdp=4), **values)
+    losses, _, state = run_split(mesh_of(4, fsdp=4), **values)
     expected, _, whole = run_on(mesh_of(1), **values)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     for one, other in zip(*map(jax.tree.leaves, (state.params, whole.params)), strict=True):

@@ -49,6 +49,9 @@ def test_a_folded_row_stays_folded_where_the_grid_is_resized(tmp_path):
 
 SINCOS, SHARED = {"positions": "sincos_2d"}, {"position_placement": "every_layer_shared"}
 LEARNED = {"positions": "learned_1d"}
+BIAS, SHARED_BIAS = (
+    {"relative_position_bias": kind} for kind in ("every_layer", "every_layer_shared")
+)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,9 @@ LEARNED = {"positions": "learned_1d"}
         ({"positions": "none"}, {"positions": "learned_2d"}),
         ({"positions": "none"}, {"positions": "relative"}),
         ({}, {"norm_after_pooling": True}),
+        ({}, BIAS),
+        ({}, SHARED_BIAS),
+        (SHARED_BIAS, BIAS),
     ],
 )
 def test_the_logits_are_the_same_to_the_bit(tmp_path, caplog, source, changes):

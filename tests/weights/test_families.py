@@ -41,6 +41,11 @@ SUPPORTED = (
     "ViTModel_no_bias",
     "DINOv3ViTModel",
     "DINOv3ViTModel_swiglu",
+    "BeitForImageClassification",
+    "BeitForImageClassification_none",
+    "BeitForMaskedImageModeling",
+    "BeitModel_shared",
+    "Data2VecVisionForImageClassification",
 )
 BLOCK = r"encoder\.layers?\.(\d+)\."
 
@@ -94,14 +99,18 @@ def test_logits_are_the_librarys(name):
 
 
 # A classifier leaves a part of them unused, which is not read.
-NOT_WRITTEN = ("CLIPForImageClassification", "SiglipForImageClassification")
+NOT_WRITTEN = (
+    "CLIPForImageClassification",
+    "SiglipForImageClassification",
+    "BeitForMaskedImageModeling",
+)
 
 
 def of_the_tower(tensors):
     """The tensors that inference uses, under a bare trunk's names."""
     unused = re.compile(r"(.*\.)?mask_token|text_.*|logit_scale")
     kept = {name: array for name, array in tensors.items() if not unused.fullmatch(name)}
-    prefix = r"^(vit|deit|ijepa|dinov2(_with_registers)?|vision_model)\."
+    prefix = r"^(vit|deit|ijepa|dinov2(_with_registers)?|vision_model|beit|data2vec_vision)\."
     return {re.sub(prefix, "", name): array for name, array in kept.items()}
 
 
@@ -136,7 +145,6 @@ def test_clips_classifier_cannot_be_written():
     ("name", "message"),
     [
         ("Dinov2ForImageClassification", "class token and the average"),
-        ("BeitForImageClassification", "model_type='beit'"),
     ],
 )
 def test_other_models_are_refused_by_name(name, message):
@@ -284,8 +292,11 @@ def test_a_teacher_is_taken_before_its_student(tmp_path):
     tensors = dinov2_names(tensors_of("Dinov2Model"))
     both = {f"teacher.backbone.{name}": array for name, array in tensors.items()}
     both |= {f"student.module.backbone.{name}": 0 * array for name, array in tensors.items()}
-    path = save(tmp_path / "dino.safetensors", both)
-    assert_logits(vit_jax.load_model(path, num_heads=2, image_size=12), "Dinov2Model")
+    others = {f"trunk.{name}": array for name, array in tensors.items()}
+    others |= {f"student.{name}": 0 * array for name, array in tensors.items()}
+    for contents in (both, others):
+        path = save(tmp_path / "dino.safetensors", contents)
+        assert_logits(vit_jax.load_model(path, num_heads=2, image_size=12), "Dinov2Model")
 
 
 def test_an_unknown_wrapper_is_no_prefix(tmp_path):

@@ -186,7 +186,7 @@ def test_positions_without_a_row_for_the_class_token_get_one(tmp_path):
         ({"query_key_norm": True}, "query_key_norm=True"),
         ({"norm_after_pooling": True}, "norm_after_pooling=True"),
         ({"pooling": "average", "norm_after_pooling": True}, "norm_after_pooling=True"),
-        ({"positions": "none"}, "positions='none'"),
+        ({"positions": "relative"}, "positions='relative'"),
     ],
 )
 def test_what_the_library_cannot_express_is_named(options, named, tmp_path):

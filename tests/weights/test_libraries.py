@@ -19,7 +19,9 @@ from tests.published import (
     write_npz,
 )
 from vit_jax.errors import WeightsError
+from vit_jax.models.positions import num_offsets
 from vit_jax.weights import timm_config
+from vit_jax.weights.resampling import resize_bias
 
 torch = pytest.importorskip("torch")
 import safetensors.torch  # noqa: E402
@@ -63,6 +65,21 @@ TIMM_OPTIONS = {
     "rectangle": {"image_size": (16, 48), "num_classes": 7, "channels": 5},
     "no head": {"num_classes": 0},
     "inner norms": {"attention_norm": True, "mlp_norm": True, "norm_epsilon": 1e-5},
+    "relative bias": {
+        "positions": "none",
+        "relative_position_bias": "every_layer",
+        "image_size": (16, 48),
+        "gelu": "erf",
+        "layer_scale": 0.1,
+        "mlp_norm": True,
+    },
+    "shared relative bias": {
+        "relative_position_bias": "every_layer_shared",
+        "pooling": "average",
+        "class_token": True,
+        "norm_after_pooling": True,
+        "gelu": "erf",
+    },
     "rotary": {"positions": "rotary_2d", "gelu": "erf"},
     "rotary, gated": {
         "positions": "learned_1d_rotary_2d",
@@ -100,6 +117,17 @@ def test_timm_creates_the_exported_model(name, tmp_path):
     expected = logits(model, images)
     tolerance = 1e-5 * abs(expected).max()
     np.testing.assert_allclose(torch_logits(theirs, images), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("grids", [((14, 14), (24, 24)), ((3, 4), (5, 6)), ((7, 4), (7, 9))])
+def test_timm_resizes_relative_positions_so(grids):
+    layers = pytest.importorskip("timm.layers")
+    (old, new), heads = grids, 2
+    old_length, length = (num_offsets(grid) + 3 for grid in grids)
+    table = np.random.default_rng(0).normal(size=(old_length, heads)).astype(np.float32)
+    resized = layers.resize_rel_pos_bias_table(torch.from_numpy(table), new, (length, heads), old)
+    expected = resized.numpy()
+    np.testing.assert_allclose(resize_bias(table, old, new, "geometric"), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["vit_token", "vit_gap", "bv_vit_map"])

@@ -22,7 +22,7 @@ from tests.published import (
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
 from vit_jax.weights.timm import crop_percentage, stated_by_config
-from vit_jax.weights.timm_classes import mlp_ratio
+from vit_jax.weights.timm_arguments import mlp_ratio
 
 NAMES = ("timm_token", "timm_gap", "timm_registers_layerscale", "timm_distilled")
 

@@ -19,6 +19,7 @@ from vit_jax.data.images.limits import decoded_bytes
 from vit_jax.data.images.picture import decoded_size
 from vit_jax.data.loading import pipeline
 from vit_jax.data.loading.order import Order, RowGenerator
+from vit_jax.data.loading.read_ahead import chunks_ahead
 from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import DataError
 from vit_jax.grammar import Operation
@@ -186,11 +187,23 @@ def _augmented(
     return array
 
 
-def _num_threads(config: ConfigDict, dataset: Dataset) -> int:
-    """The threads of all processes that load for this one."""
+def _num_processes(config: ConfigDict) -> int:
+    """The processes that load for this one; itself, if there are no others."""
     workers = config.data.num_workers
-    processes = max(1, pipeline.default_workers() if workers < 0 else workers)
+    return max(1, pipeline.default_workers() if workers < 0 else workers)
+
+
+def _num_threads(config: ConfigDict, dataset: Dataset) -> int:
+    """The threads of all processes that decode for this one."""
+    processes = _num_processes(config)
     return processes * pipeline.num_threads_of(train_loading(config, dataset), processes)
+
+
+def _num_waiting(config: ConfigDict, dataset: Dataset) -> int:
+    """The threads of all processes among which the waiting is shared."""
+    processes = _num_processes(config)
+    readers = chunks_ahead(pipeline.num_cores() // processes) if dataset.examples.remote else 0
+    return max(_num_threads(config, dataset), processes * readers)
 
 
 def _chunk_rows(config: ConfigDict, dataset: Dataset) -> int:
@@ -203,7 +216,7 @@ def look_at(config: ConfigDict, dataset: Dataset) -> Supply:
     """What this host gives, by a short look at a run's own images; errors as of `measure_costs`."""
     cores = pipeline.num_cores()  # All hosts meet in it: before what may fail on one of them.
     costs = measure_costs(config, dataset)
-    rate = costs.images_per_second(cores, _num_threads(config, dataset))
+    rate = costs.images_per_second(cores, _num_waiting(config, dataset))
     return Supply(rate, costs, cores, tuple(remedies(config, dataset, costs, cores)))
 
 

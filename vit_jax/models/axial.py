@@ -36,8 +36,9 @@ from vit_jax.models.base import (
 )
 from vit_jax.models.blocks import Block
 from vit_jax.models.layers import lecun_normal, split
-from vit_jax.models.positions import EVERY_LAYER, RELATIVE, ROTARY
+from vit_jax.models.positions import EVERY_LAYER, NO_BIAS, RELATIVE, ROTARY
 from vit_jax.models.resnet import GroupNorm, PostActivationUnit, ResNet, ResNetOptions, UnitShape
+from vit_jax.models.softmax import softmax
 from vit_jax.models.vit import AVERAGE_POOLING, VisionTransformer, ViTOptions
 
 
@@ -59,6 +60,11 @@ class AxialViTOptions(ViTOptions):
                 f"model.positions={self.positions!r} with model.position_placement="
                 f"{self.position_placement!r} is not defined for axial attention: add a table at "
                 "the 'stem' or 'every_layer_shared'."
+            )
+        if self.relative_position_bias != NO_BIAS:
+            raise ConfigError(
+                f"model.relative_position_bias={self.relative_position_bias!r} is of offsets in rows "
+                "and columns at once, and axial attention sees one line: leave it 'none'."
             )
         if self.patch_dropout_rate:
             raise ConfigError("model.patch_dropout_rate: axial attention needs the whole grid.")
@@ -177,7 +183,7 @@ class RelativeAttention(nnx.Module):
             + jnp.einsum("bihc,ijc->bhij", query, key_position)
             + jnp.einsum("bjhc,ijc->bhij", key, query_position)
         )
-        weights = jax.nn.softmax(logits)
+        weights = softmax(logits)
         y = jnp.einsum("bhij,bjhc->bihc", weights, value)
         y = y + jnp.einsum("bhij,ijc->bihc", weights, value_position)
         return self.norm_out(rearrange(y, "b l h c -> b l (h c)")), weights

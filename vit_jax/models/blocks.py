@@ -21,8 +21,10 @@ from vit_jax.models.positions import (
     EVERY_LAYER,
     RELATIVE,
     ROTARY,
+    bias_table,
     learned_positions,
     position_table,
+    relative_position_bias,
 )
 
 MLPS = {DENSE_MLP: MLP, SWIGLU: SwiGLU}
@@ -59,16 +61,27 @@ class Block(nnx.Module):
             self.layer_scale2 = nnx.Param(jnp.full(options.width, options.layer_scale, jnp.float32))
         if options.position_placement == EVERY_LAYER:
             self.position_embedding = learned_positions(options, rngs)
+        if options.relative_position_bias == EVERY_LAYER:
+            self.relative_position_bias = bias_table(options)
 
     def __call__(
-        self, x: jax.Array, key: jax.Array | None, drop_rate: jax.Array | None
+        self,
+        x: jax.Array,
+        key: jax.Array | None,
+        drop_rate: jax.Array | None,
+        bias: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Tokens [B, ..., S, D] -> the same, and the weights [B, ..., H, S, S] float32."""
+        """Tokens [B, ..., S, D] -> the same, and the weights [B, ..., H, S, S] float32.
+
+        `bias` [H, S, S] is added to attention's logits, where all layers share it.
+        """
         attention_key, dropout_key, mlp_key, depth_key1, depth_key2 = split(key, 5)
         if self.options.position_placement == EVERY_LAYER:
             table = position_table(self.position_embedding, self.options)
             x = x + table.astype(x.dtype)
-        y, weights = self.attention(self.norm1(x), attention_key)
+        if self.options.relative_position_bias == EVERY_LAYER:
+            bias = relative_position_bias(self.relative_position_bias[...], self.options)
+        y, weights = self.attention(self.norm1(x), attention_key, bias=bias)
         y = dropout(y, self.options.dropout_rate, dropout_key, self.options.dropout_bits)
         y = y * self.layer_scale1[...].astype(y.dtype) if self.options.layer_scale else y
         x = x + stochastic_depth(y, drop_rate, depth_key1)

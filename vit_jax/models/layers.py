@@ -17,6 +17,7 @@ from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE, Fused, even_length
 from vit_jax.models.dropout import HASHED, dropout
 from vit_jax.models.norms import layer_norm
 from vit_jax.models.positions import relative_logits, rotary_angles, rotate
+from vit_jax.models.softmax import softmax
 
 DENSE_MLP, SWIGLU = "dense", "swiglu"
 
@@ -127,15 +128,22 @@ class Attention(nnx.Module):
         self.fused = FUSED.get(options.attention)
 
     def __call__(
-        self, x: jax.Array, key: jax.Array | None = None, memory: jax.Array | None = None
+        self,
+        x: jax.Array,
+        key: jax.Array | None = None,
+        memory: jax.Array | None = None,
+        bias: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """Attends from x [..., Q, D] to memory [..., K, D] (x itself if none).
+
+        `bias` [H, Q, K], if there is one, is added to the logits.
 
         Returns:
           The values [..., Q, D], and the weights [..., H, Q, K] float32 after the softmax.
         """
         memory = x if memory is None else memory
-        (queries, keys), fused = (x.shape[-2], memory.shape[-2]), self.fused_for(key)
+        queries, keys = x.shape[-2], memory.shape[-2]
+        fused = self.fused_for(key) if bias is None else None
         if fused and self.rotary_options is None:  # Here it is part of what is written anyway.
             x, memory = even_length(x, -2), even_length(memory, -2)
         query, key_, value = self.query(x), self.key(memory), self.value(memory)
@@ -145,7 +153,7 @@ class Attention(nnx.Module):
             angles = rotary_angles(self.rotary_options)
             query, key_ = rotate(query, angles), rotate(key_, angles)
         # Where a kernel is used, and nobody looks at the weights, they are not computed.
-        weights = self.weights(query[..., :queries, :, :], key_[..., :keys, :, :])
+        weights = self.weights(query[..., :queries, :, :], key_[..., :keys, :, :], bias)
         if fused:
             y = fused(query, key_, value, (queries, keys))
         else:
@@ -160,14 +168,15 @@ class Attention(nnx.Module):
         dropping = key is not None and self.dropout_rate > 0
         return None if self.relative or dropping else self.fused
 
-    def weights(self, query: jax.Array, key: jax.Array) -> jax.Array:
+    def weights(self, query: jax.Array, key: jax.Array, bias: jax.Array | None = None) -> jax.Array:
         """The softmax over keys of products with queries, scaled by 1 / sqrt(d) (equation 6 of the paper).
 
-        The bias of relative positions, if there is one, is added before the softmax.
+        What relative positions add, if there are any, comes before the softmax.
 
         Args:
           query: [..., Q, H, d], d the size of a head.
           key: [..., K, H, d].
+          bias: [H, Q, K] float32, as for the call.
 
         Returns:
           [..., H, Q, K] float32.
@@ -176,7 +185,9 @@ class Attention(nnx.Module):
         logits = jnp.einsum("...qhd,...khd->...hqk", query, key, preferred_element_type=jnp.float32)
         if self.relative:
             logits = logits + relative_logits(query, self.relative_positions[...])
-        return jax.nn.softmax(logits)
+        if bias is not None:
+            logits = logits + bias
+        return softmax(logits)
 
 
 class MLP(nnx.Module):

@@ -1,13 +1,14 @@
-"""LayerNorm, with a backward pass of its own on NVIDIA GPUs, and the batch norm of linear probes.
+"""LayerNorm, with a backward pass of its own on NVIDIA GPUs and CPUs, and the batch norm of linear probes.
 
 Differentiated as it is written, LayerNorm's bfloat16 activations become float32 arrays in memory that several
-kernels read, in an order of dimensions that transposes them. There, the pass below reads the input and
+kernels read, in an order of dimensions that transposes them. On a GPU, the pass below reads the input and
 the output's gradient once for the sums over rows, once for those over columns, once for the result, and
-writes nothing else: of ViT-B/16's step on an H100 it takes a tenth off. A TPU's compiler does better by
-itself. docs/performance.md has the figures.
+writes nothing else: of ViT-B/16's step on an H100 it takes a tenth off. On a CPU it spares arrays that only
+repeat a number along a row. A TPU's compiler does better by itself. docs/performance.md has the figures.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ class LayerNorm(nnx.LayerNorm):
 
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         """[..., D] -> the same, in `dtype`."""
-        if jnp.dtype(self.dtype) != jnp.bfloat16 or mask is not None:
+        if mask is not None:
             return super().__call__(x, mask=mask)
         assert self.scale is not None
         assert self.bias is not None
@@ -41,8 +42,8 @@ class Kept(NamedTuple):
     """What the backward pass needs.
 
     Attributes:
-      x: the input [..., D], bfloat16.
-      scale: [D], bfloat16.
+      x: the input [..., D], of the computation's type.
+      scale: [D], likewise.
       mean, inverse: of each row and 1 / its deviation, [..., 1] float32.
     """
 
@@ -93,39 +94,48 @@ def normalize_and_keep(
 @SCOPE
 def backward(epsilon: float, kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The gradients of x, scale and bias by that of the result."""
-
-    def by_rows(kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        rows = [a.reshape(-1, a.shape[-1]) for a in (kept.x, kept.mean, kept.inverse, dy)]
-        dx, d_scale, d_bias = backward_of_rows(rows[0], kept.scale, *rows[1:])
-        return dx.reshape(kept.x.shape), d_scale, d_bias
-
-    def plainly(kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        bias = jnp.zeros_like(kept.scale)  # No gradient depends on it.
-        operands = (kept.x, kept.scale, bias)
-        _, pull = jax.vjp(lambda *operands: normalize_and_keep(epsilon, *operands)[0], *operands)
-        return pull(dy)
-
-    return jax.lax.platform_dependent(kept, dy, cuda=by_rows, default=plainly)
+    ways = {"cuda": backward_by_rows, "cpu": backward_in_passes}
+    default = functools.partial(differentiated, epsilon)
+    return jax.lax.platform_dependent(kept, dy, **ways, default=default)
 
 
-def backward_of_rows(
-    x: jax.Array, scale: jax.Array, mean: jax.Array, inverse: jax.Array, dy: jax.Array
+def differentiated(
+    epsilon: float, kept: Kept, dy: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`backward` for x and dy [N, D].
+    """`backward`, of the result as it is written."""
+    bias = jnp.zeros_like(kept.scale)  # No gradient depends on it.
+    operands = (kept.x, kept.scale, bias)
+    _, pull = jax.vjp(lambda *operands: normalize_and_keep(epsilon, *operands)[0], *operands)
+    return pull(dy)
 
-    The barriers keep its three passes over bfloat16 arrays from sharing float32 ones.
+
+def backward_by_rows(kept: Kept, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`backward` in three passes over arrays of two dimensions, as a GPU's compiler wants them."""
+    x, mean, inverse, dy = (a.reshape(-1, a.shape[-1]) for a in (kept.x, *kept[2:], dy))
+    flat = Kept(x, kept.scale, mean, inverse)
+    dx, d_scale, d_bias = backward_in_passes(flat, dy, jax.lax.optimization_barrier)
+    return dx.reshape(kept.x.shape), d_scale, d_bias
+
+
+def backward_in_passes(
+    kept: Kept, dy: jax.Array, barrier: Callable[[Any], Any] = lambda arrays: arrays
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`backward`, written out.
+
+    A barrier keeps its three passes over bfloat16 arrays from sharing float32 ones.
     """
-    exact_scale = scale.astype(jnp.float32)
+    x, scale, mean, inverse = kept
+    exact_scale, rows = scale.astype(jnp.float32), tuple(range(x.ndim - 1))
 
     def standardized(x: jax.Array) -> jax.Array:
         return (x - mean) * inverse
 
     row_mean = (dy * exact_scale).mean(-1, keepdims=True)
     row_slope = (dy * exact_scale * standardized(x)).mean(-1, keepdims=True)
-    columns, dy_columns = jax.lax.optimization_barrier((x, dy))
-    d_scale = (dy_columns * standardized(columns)).sum(0).astype(scale.dtype)
-    d_bias = dy_columns.astype(jnp.float32).sum(0).astype(scale.dtype)
-    row_mean, row_slope, x, dy = jax.lax.optimization_barrier((row_mean, row_slope, x, dy))
+    columns, dy_columns = barrier((x, dy))
+    d_scale = (dy_columns * standardized(columns)).sum(rows).astype(scale.dtype)
+    d_bias = dy_columns.astype(jnp.float32).sum(rows).astype(scale.dtype)
+    row_mean, row_slope, x, dy = barrier((row_mean, row_slope, x, dy))
     dx = inverse * (dy * exact_scale - row_mean - standardized(x) * row_slope)
     return dx.astype(x.dtype), d_scale, d_bias
 

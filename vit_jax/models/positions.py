@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from vit_jax.errors import ConfigError
+
 NO_POSITIONS, RELATIVE, ROTARY_2D = "none", "relative", "rotary_2d"
 LEARNED_1D, LEARNED_2D, SINCOS_2D = "learned_1d", "learned_2d", "sincos_2d"
 LEARNED_1D_ROTARY_2D = "learned_1d_rotary_2d"  # both, as in EVA-02
@@ -19,6 +21,52 @@ INDICES, CENTRED = "indices", "centred"  # What rotary positions count in.
 
 STEM, EVERY_LAYER, EVERY_LAYER_SHARED = "stem", "every_layer", "every_layer_shared"
 PLACEMENTS = (STEM, EVERY_LAYER, EVERY_LAYER_SHARED)
+
+NO_BIAS = "none"
+RELATIVE_POSITION_BIASES = (NO_BIAS, EVERY_LAYER, EVERY_LAYER_SHARED)
+PREFIX_PAIRS = 3  # A token that is no patch with a patch, a patch with it, two of them.
+
+
+def check_positions(options: Any) -> None:
+    """Raises ConfigError for positions that contradict a model's other options."""
+    kind, placement = options.positions, options.position_placement
+    chosen, head_width = f"model.positions={kind!r}", options.width // options.num_heads
+    divisor = {LEARNED_2D: 2, SINCOS_2D: 4}.get(kind, 1)
+    if options.width % divisor or (kind == SINCOS_2D and options.width < 8):
+        raise ConfigError(f"{chosen}: model.width={options.width} must be a multiple of {divisor}.")
+    if kind in ROTARY and (head_width % 4 or options.rotary_temperature < 1):
+        raise ConfigError(
+            f"{chosen}: model.width / model.num_heads = {head_width} must be a multiple of 4, and "
+            f"model.rotary_temperature={options.rotary_temperature} at least 1."
+        )
+    if placement != STEM:
+        if kind not in TABLES:
+            raise ConfigError(
+                f"{chosen} has no table to add: model.position_placement must be 'stem', "
+                f"not {placement!r}."
+            )
+        if kind == SINCOS_2D and placement == EVERY_LAYER:
+            raise ConfigError(
+                f"{chosen} is one fixed table: model.position_placement must be 'stem' or "
+                "'every_layer_shared', not 'every_layer'."
+            )
+    if options.patch_dropout_rate and (reason := why_all_patches(options)):
+        raise ConfigError(
+            f"model.patch_dropout_rate={options.patch_dropout_rate} needs positions that are "
+            f"added at the stem, not {reason}."
+        )
+
+
+def why_all_patches(options: Any) -> str:
+    """The options for which the blocks have to see the whole grid of patches, or ""."""
+    if options.relative_position_bias != NO_BIAS:
+        return f"model.relative_position_bias={options.relative_position_bias!r}"
+    if options.positions in (RELATIVE, *ROTARY) or options.position_placement != STEM:
+        return (
+            f"model.positions={options.positions!r} with model.position_placement="
+            f"{options.position_placement!r}"
+        )
+    return ""
 
 
 class LearnedGrid(nnx.Module):
@@ -113,6 +161,59 @@ def relative_logits(query: jax.Array, table: jax.Array) -> jax.Array:
     offsets = np.arange(length)[:, None] - np.arange(length) + length - 1
     embeddings = table.astype(query.dtype)[offsets]
     return jnp.einsum("...qhd,qkd->...hqk", query, embeddings, preferred_element_type=jnp.float32)
+
+
+def num_offsets(grid: tuple[int, int]) -> int:
+    """The number of different offsets between two patches of a grid, in rows and columns."""
+    rows, columns = grid
+    return (2 * rows - 1) * (2 * columns - 1)
+
+
+def bias_table(options: Any) -> nnx.Param:
+    """The parameters of a relative position bias, 0 at first: [offsets (+ 3), heads] float32.
+
+    A row for each offset between two patches, from the most negative, the columns' fastest; with
+    tokens before the patches, the three rows of their pairs.
+    """
+    length = num_offsets(options.grid) + PREFIX_PAIRS * (options.num_prefix_tokens > 0)
+    return nnx.Param(jnp.zeros((length, options.num_heads)))
+
+
+def relative_position_bias(table: jax.Array, options: Any) -> jax.Array:
+    """What BEiT adds to attention's logits (arXiv 2106.08254): [H, S, S] float32.
+
+    A number for each head and offset between query and key on the grid, whatever they hold, where
+    `relative_logits` takes a product with the query. The tokens before the patches have no offsets:
+    they share the last three rows, for one of them looking at a patch, a patch at one of them, and
+    they at one another.
+
+    Args:
+      table: as of `bias_table`.
+      options: grid, num_prefix_tokens.
+    """
+    (rows, columns), heads = options.grid, table.shape[-1]
+    offsets = table[: num_offsets(options.grid)].reshape(2 * rows - 1, 2 * columns - 1, heads)
+    # Products with zeros and ones are exact, and quicker than looking up, above all backwards.
+    down, right = offsets_one_hot(rows), offsets_one_hot(columns)
+    bias = jnp.einsum("qka,abh,plb->hqpkl", down, offsets, right, precision="highest")
+    bias = bias.reshape(heads, rows * columns, rows * columns)
+    if not options.num_prefix_tokens:
+        return bias
+    to_patches, from_patches, among = table[-PREFIX_PAIRS:, :, None, None]
+    prefix, patches = options.num_prefix_tokens, rows * columns
+
+    def repeated(numbers: jax.Array, queries: int, keys: int) -> jax.Array:
+        return jnp.broadcast_to(numbers, (heads, queries, keys))
+
+    first = repeated(among, prefix, prefix), repeated(to_patches, prefix, patches)
+    rest = repeated(from_patches, patches, prefix), bias
+    return jnp.concatenate([jnp.concatenate(part, axis=2) for part in (first, rest)], axis=1)
+
+
+def offsets_one_hot(length: int) -> np.ndarray:
+    """1 at the offset of each query and key on a line, else 0: [length, length, 2 length - 1]."""
+    line = np.arange(length)
+    return np.eye(2 * length - 1, dtype=np.float32)[line[:, None] - line + length - 1]
 
 
 def rotary_angles(options: Any) -> np.ndarray:

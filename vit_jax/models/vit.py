@@ -57,17 +57,19 @@ from vit_jax.models.positions import (
     EVERY_LAYER_SHARED,
     INDICES,
     LEARNED_1D,
-    LEARNED_2D,
+    NO_BIAS,
     PLACEMENTS,
     POSITIONS,
     RELATIVE,
-    ROTARY,
-    SINCOS_2D,
+    RELATIVE_POSITION_BIASES,
     STEM,
     TABLES,
+    bias_table,
+    check_positions,
     learned_positions,
     on_another_grid,
     position_table,
+    relative_position_bias,
 )
 
 CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING = "token", "average", "attention"
@@ -87,6 +89,7 @@ class ViTOptions(PatchOptions):
     position_std: float = 0.02  # spread of the initial position embeddings
     kernel_std: float = 0.0  # spread of the initial kernels, the head's too; 0: the reference's
     prefix_positions: bool = True  # learned_1d has rows for the tokens before the patches
+    relative_position_bias: str = NO_BIAS  # BEiT's: "every_layer" or "every_layer_shared"
 
     class_token: bool | None = None  # None: if the pooling needs one
     distillation_token: bool = False  # a second one, with a head of its own (arXiv 2012.12877)
@@ -128,6 +131,7 @@ class ViTOptions(PatchOptions):
             self,
             positions=POSITIONS,
             position_placement=PLACEMENTS,
+            relative_position_bias=RELATIVE_POSITION_BIASES,
             pooling=(CLASS_TOKEN_POOLING, AVERAGE_POOLING, ATTENTION_POOLING),
             stochastic_depth_schedule=STOCHASTIC_DEPTH_SCHEDULES,
             gelu=GELU,
@@ -140,7 +144,7 @@ class ViTOptions(PatchOptions):
             raise ConfigError(
                 f"model.width={self.width} is not divisible by model.num_heads={self.num_heads}."
             )
-        self._check_positions()
+        check_positions(self)
         if self.pooling == CLASS_TOKEN_POOLING and self.class_token is False:
             raise ConfigError(
                 "model.pooling='token' needs model.class_token: set it, or pool by 'average'."
@@ -153,36 +157,6 @@ class ViTOptions(PatchOptions):
         if self.distillation_token and self.pooling != CLASS_TOKEN_POOLING:
             raise ConfigError(
                 f"model.distillation_token needs model.pooling='token', not {self.pooling!r}."
-            )
-
-    def _check_positions(self) -> None:
-        kind, placement = self.positions, self.position_placement
-        chosen = f"model.positions={kind!r}"
-        divisor = {LEARNED_2D: 2, SINCOS_2D: 4}.get(kind, 1)
-        if self.width % divisor or (kind == SINCOS_2D and self.width < 8):
-            raise ConfigError(
-                f"{chosen}: model.width={self.width} must be a multiple of {divisor}."
-            )
-        if kind in ROTARY and (self.width // self.num_heads % 4 or self.rotary_temperature < 1):
-            raise ConfigError(
-                f"{chosen}: model.width / model.num_heads = {self.width // self.num_heads} must be "
-                f"a multiple of 4, and model.rotary_temperature={self.rotary_temperature} at least 1."
-            )
-        if placement != STEM:
-            if kind not in TABLES:
-                raise ConfigError(
-                    f"{chosen} has no table to add: model.position_placement must be 'stem', "
-                    f"not {placement!r}."
-                )
-            if kind == SINCOS_2D and placement == EVERY_LAYER:
-                raise ConfigError(
-                    f"{chosen} is one fixed table: model.position_placement must be 'stem' or "
-                    "'every_layer_shared', not 'every_layer'."
-                )
-        if self.patch_dropout_rate and (placement != STEM or kind in (RELATIVE, *ROTARY)):
-            raise ConfigError(
-                f"model.patch_dropout_rate={self.patch_dropout_rate} needs positions that are "
-                f"added at the stem, not {chosen} with model.position_placement={placement!r}."
             )
 
     @property
@@ -252,6 +226,8 @@ class VisionTransformer(ImageClassifier):
             learned = learned_positions(options, rngs)
             if learned is not None:
                 self.position_embedding = learned
+        if options.relative_position_bias == EVERY_LAYER_SHARED:
+            self.relative_position_bias = bias_table(options)
         if options.pre_norm:
             self.pre_norm = layer_norm(options.width, options, rngs)
         make_blocks = nnx.vmap(lambda rngs: self.BLOCK(options, rngs), axis_size=options.depth)
@@ -353,10 +329,13 @@ class VisionTransformer(ImageClassifier):
         shared = None
         if options.position_placement == EVERY_LAYER_SHARED:
             shared = self.position_table().astype(tokens.dtype)
+        biases: tuple[jax.Array, ...] = ()
+        if options.relative_position_bias == EVERY_LAYER_SHARED:
+            biases = (relative_position_bias(self.relative_position_bias[...], options),)
 
         def apply(block: nnx.Module, tokens: jax.Array, layer: tuple) -> tuple[jax.Array, dict]:
             tokens = tokens if shared is None else tokens + shared
-            tokens, weights = block(tokens, *layer)
+            tokens, weights = block(tokens, *layer, *biases)
             tokens = constrain(tokens)
             outputs = {BLOCK_OUTPUTS: tokens, ATTENTION_WEIGHTS: weights}
             return tokens, {name: outputs[name] for name in outputs if name in capture}

@@ -15,7 +15,7 @@ from vit_jax.errors import ConfigError
 from vit_jax.models.axial import AxialViTOptions
 from vit_jax.models.base import ModelOptions
 from vit_jax.models.patches import PatchOptions
-from vit_jax.models.positions import RELATIVE, ROTARY, STEM
+from vit_jax.models.positions import why_all_patches
 from vit_jax.models.vit import ATTENTION_POOLING, ViTOptions
 
 Grid = tuple[int, int]
@@ -64,11 +64,10 @@ def refuse_layers_of_pooling(model: ViTOptions, objective: str) -> None:
 def require_sequence(options: ModelOptions, objective: str) -> ViTOptions:
     """The options of a model that takes any number of patches; raises ConfigError for another one."""
     model = require_patches(options, objective)
-    if model.positions in (RELATIVE, *ROTARY) or model.position_placement != STEM:
+    if reason := why_all_patches(model):
         raise ConfigError(
-            f"config.objective.name={objective!r} changes the number of patches, and "
-            f"model.positions={model.positions!r} with model.position_placement="
-            f"{model.position_placement!r} needs all of them: add a table at the 'stem'."
+            f"config.objective.name={objective!r} changes the number of patches, and {reason} needs "
+            "all of them: add a table at the 'stem'."
         )
     if isinstance(model, AxialViTOptions):
         raise ConfigError(

@@ -19,7 +19,7 @@ from vit_jax.devices.hardware import memory_capacity_bytes
 from vit_jax.errors import ConfigError
 from vit_jax.models.attention import CUDNN, XLA, cudnn_obstacle
 from vit_jax.models.base import AUTO, ModelOptions
-from vit_jax.models.positions import RELATIVE
+from vit_jax.models.positions import NO_BIAS, RELATIVE
 
 CPU, GPU, TPU = "cpu", "gpu", "tpu"  # JAX's names of platforms.
 OLDEST_FOR_CUDNN = (8, 0)  # The compute capability that its fused attention needs: A100.
@@ -115,6 +115,8 @@ def cudnn_is_not_for(options: ModelOptions, devices: Devices) -> str:
         return "the GPU is older than its fused kernels"
     if getattr(options, "positions", None) == RELATIVE:
         return "relative positions are added to the logits"
+    if getattr(options, "relative_position_bias", NO_BIAS) != NO_BIAS:
+        return "a relative position bias is added to the logits"
     if getattr(options, "attention_dropout_rate", 0):
         return "attention weights are dropped out"
     return cudnn_obstacle(options.width // options.num_heads, options.dtype)  # type: ignore[attr-defined]

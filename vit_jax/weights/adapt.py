@@ -15,15 +15,17 @@ import numpy as np
 from vit_jax.class_mapping import ClassMapping
 from vit_jax.errors import WeightsError
 from vit_jax.models.base import ModelOptions
+from vit_jax.models.positions import PREFIX_PAIRS, num_offsets
 from vit_jax.parameters import LAYERS, layer_names
 from vit_jax.tables import format_table
 from vit_jax.weights import equivalence
-from vit_jax.weights.architecture import family_name
+from vit_jax.weights.architecture import BIAS_OF_LAYERS, SHARED_BIAS, family_name
 from vit_jax.weights.content import AVERAGED, Weights
 from vit_jax.weights.equivalence import HEAD, HEADS, Form
 from vit_jax.weights.mapping import fill_name
 from vit_jax.weights.resampling import (
     AUTO,
+    resize_bias,
     resize_channels,
     resize_matrix,
     resize_patches,
@@ -63,6 +65,7 @@ SILENT_OPTIONS = (
     "pool_padding",
     "positions",
     "position_placement",
+    "relative_position_bias",
     "rotary_temperature",
     "rotary_coordinates",
     "rotary_reference",
@@ -263,14 +266,16 @@ class Adaptation:
     def resize(self, form: Form, name: str) -> tuple[np.ndarray, str]:
         """The parameter in the model's size, and what was done; "" for nothing."""
         array, there, here = form.parameters[name], form.options, self.options
-        chosen = self.position_resize
-        method = self.weights.position_resize if chosen == AUTO else chosen
+        chosen, weights = self.position_resize, self.weights
+        method = weights.position_resize if chosen == AUTO else chosen
         if name.endswith(ROOT):
             return resize_embedding(array, array.shape[:2], here.channels)
         if name == "embedding/kernel":
             return resize_embedding(array, here.patch_size, here.stem_channels)
         if name in ("position_embedding", LAYERS + "position_embedding"):
             return fit_positions(array, there, here, method)
+        if name in (BIAS_OF_LAYERS, SHARED_BIAS):
+            return fit_bias(array, there, here, weights.bias_resize if chosen == AUTO else chosen)
         if name.endswith(("position_embedding/rows", "position_embedding/columns")):
             axis = 0 if name.endswith("rows") else 1
             return fit_line(array, there.grid[axis], here.grid[axis], method)
@@ -322,6 +327,21 @@ def prefix_rows(options: Any) -> list[str]:
     registers = [f"register {number}" for number in range(options.num_registers)]
     class_token = ["class token"] * options.has_class_token
     return [*class_token, *["distillation token"] * options.distillation_token, *registers]
+
+
+def fit_bias(table: np.ndarray, there: Any, here: Any, method: str) -> tuple[np.ndarray, str]:
+    """A relative position bias [..., offsets (+ 3), H] on the model's grid, for its prefix tokens."""
+    notes = []
+    if there.grid != here.grid:
+        notes.append(f"grid {format_shape(there.grid)} → {format_shape(here.grid)}, {method}")
+        table = resize_bias(table, there.grid, here.grid, method)
+    had, wanted = (PREFIX_PAIRS * (options.num_prefix_tokens > 0) for options in (there, here))
+    if had != wanted:
+        notes.append(f"rows of the tokens before the patches {had} → {wanted}")
+        patches = table[..., : num_offsets(here.grid), :]
+        zeros = np.zeros((*table.shape[:-2], wanted, table.shape[-1]), table.dtype)
+        table = np.concatenate([patches, zeros], axis=-2)
+    return table, ", ".join(notes)
 
 
 def fit_line(table: np.ndarray, old: int, new: int, method: str) -> tuple[np.ndarray, str]:

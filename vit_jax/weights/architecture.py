@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
@@ -16,13 +16,21 @@ from vit_jax.models.base import ModelOptions
 from vit_jax.models.hybrid import HybridOptions
 from vit_jax.models.layers import DENSE_MLP, SWIGLU
 from vit_jax.models.mixer import MixerOptions
-from vit_jax.models.positions import LEARNED_1D
+from vit_jax.models.positions import (
+    EVERY_LAYER,
+    EVERY_LAYER_SHARED,
+    LEARNED_1D,
+    NO_BIAS,
+    num_offsets,
+)
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, ViTOptions
 from vit_jax.weights.mapping import Reading, Tensors, match_name
 from vit_jax.weights.metadata import METADATA, translating
 
 POSITION_EMBEDDING = "position_embedding"
+SHARED_BIAS = "relative_position_bias"
+BIAS_OF_LAYERS = "blocks/relative_position_bias"
 TOKEN_MIXING = "blocks/token_mixing/dense1/kernel"
 # Option -> the parameter and the axis whose length it is.
 VIT_SIZES = {
@@ -93,7 +101,15 @@ def vit_options(parameters: Tensors, sizes: Mapping = VIT_SIZES) -> dict[str, An
     options["distillation_token"] = "distillation_token" in parameters
     if POSITION_EMBEDDING in parameters:
         options["positions"] = LEARNED_1D
+    options["relative_position_bias"] = bias_of(
+        BIAS_OF_LAYERS in parameters, SHARED_BIAS in parameters
+    )
     return options
+
+
+def bias_of(each_layer: bool, shared: bool) -> str:
+    """`relative_position_bias` for a bias of each layer's own, and one that all of them share."""
+    return EVERY_LAYER if each_layer else EVERY_LAYER_SHARED if shared else NO_BIAS
 
 
 def hybrid_options(parameters: Tensors) -> dict[str, Any]:
@@ -133,6 +149,19 @@ def stage_depths(parameters: Tensors, trunk: str) -> tuple[int, ...]:
     return tuple(sum(unit["stage"] == stage for unit in units) for stage in stages)
 
 
+class PatchAxis(NamedTuple):
+    """An axis of a parameter whose length shows the grid of patches.
+
+    Attributes:
+      name, axis: the parameter's, and which axis.
+      entries: rows and columns of a grid -> its entries, without those of other tokens.
+    """
+
+    name: str
+    axis: int
+    entries: Callable[[tuple[int, int]], int] = math.prod
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """How the models of one options class are told from their parameters."""
@@ -140,14 +169,16 @@ class Family:
     options_class: type
     signature: str  # a parameter that the families after it in FAMILIES do not have
     options: Callable[[Tensors], dict[str, Any]]  # those that the parameters show
-    patch_axis: tuple[str, int] | None = (
-        None  # a parameter and its axis with an entry for each patch
-    )
+    patch_axes: tuple[PatchAxis, ...] = ()  # the first that is there shows the grid
 
     @property
     def name(self) -> str:
         """The kind of model, for messages."""
         return family_name(self.options_class)
+
+    def patch_axis(self, parameters: Tensors) -> PatchAxis | None:
+        """The axis that shows the grid; None if no parameter does."""
+        return next((axis for axis in self.patch_axes if axis.name in parameters), None)
 
     @cached_property
     def option_names(self) -> frozenset[str]:
@@ -160,11 +191,15 @@ def family_name(options_class: type) -> str:
     return options_class.__name__.removesuffix("Options")
 
 
-POSITIONS = (POSITION_EMBEDDING, 1)
+POSITIONS = (
+    PatchAxis(POSITION_EMBEDDING, 1),
+    PatchAxis(BIAS_OF_LAYERS, 1, num_offsets),
+    PatchAxis(SHARED_BIAS, 0, num_offsets),
+)
 FAMILIES = (
     Family(HybridOptions, "stem/conv_root/kernel", hybrid_options, POSITIONS),
     Family(ResNetOptions, "trunk/conv_root/kernel", resnet_options),
-    Family(MixerOptions, TOKEN_MIXING, mixer_options, (TOKEN_MIXING, 1)),
+    Family(MixerOptions, TOKEN_MIXING, mixer_options, (PatchAxis(TOKEN_MIXING, 1),)),
     Family(ViTOptions, "embedding/kernel", vit_options, POSITIONS),
 )
 
@@ -230,8 +265,9 @@ def find_grid(
     source_grid: tuple[int, int] | None,
     stated: tuple[int, int] | None,
     hinted: tuple[int, int] | None,
+    entries: Callable[[tuple[int, int]], int] = math.prod,
 ) -> tuple[int, tuple[int, int]]:
-    """How a table of position embeddings is laid out.
+    """How a table of positions is laid out.
 
     Args:
       length: its number of rows.
@@ -239,6 +275,7 @@ def find_grid(
       source_grid: its (rows, columns), from the caller.
       stated: the same, from the file's metadata.
       hinted: those of the image size that the caller wants, which may be another.
+      entries: as of a `PatchAxis`.
 
     Returns:
       The rows before the patches', those that leave a known grid, else a square; and the grid,
@@ -249,25 +286,28 @@ def find_grid(
     """
     known = [source_grid] if source_grid else [grid for grid in (stated, hinted) if grid]
     fitting = [
-        prefix for grid in known for prefix in prefix_choices if math.prod(grid) == length - prefix
+        prefix for grid in known for prefix in prefix_choices if entries(grid) == length - prefix
     ][:1]
     if not fitting and not source_grid:
-        fitting = [prefix for prefix in prefix_choices if square(length - prefix)]
+        fitting = [prefix for prefix in prefix_choices if square(length - prefix, entries)]
     if len(fitting) == 1:
-        patches = length - fitting[0]
-        for grid in (source_grid, stated, square(patches), hinted):
-            if grid and math.prod(grid) == patches:
+        count = length - fitting[0]
+        for grid in (source_grid, stated, square(count, entries), hinted):
+            if grid and entries(grid) == count:
                 return fitting[0], (grid[0], grid[1])
+    rows = "position embeddings" if entries is math.prod else "rows of relative positions"
     raise WeightsError(
-        f"the grid of its {length} position embeddings is not known: give "
+        f"the grid of its {length} {rows} is not known: give "
         f"source_grid=(rows, columns){f'; {source_grid} does not fit' if source_grid else ''}."
     )
 
 
-def square(count: int) -> tuple[int, int] | None:
-    """The square grid of so many patches; None if there is none."""
-    side = math.isqrt(max(count, 0))
-    return (side, side) if side and side * side == count else None
+def square(
+    count: int, entries: Callable[[tuple[int, int]], int] = math.prod
+) -> tuple[int, int] | None:
+    """The square grid of so many entries; None if there is none."""
+    sides = range(1, math.isqrt(max(count, 0)) + 1)
+    return next(((side, side) for side in sides if entries((side, side)) == count), None)
 
 
 def grid_of(options_class: type, options: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -12,13 +12,25 @@ from vit_jax.errors import ConfigError, WeightsError
 from vit_jax.model_file import AREA, DEFAULT_LOSS, ModelFile, Preprocessing
 from vit_jax.models import registry
 from vit_jax.models.base import ModelOptions
-from vit_jax.models.positions import LEARNED_1D, LEARNED_TABLES
+from vit_jax.models.positions import (
+    LEARNED_1D,
+    LEARNED_TABLES,
+    PREFIX_PAIRS,
+    num_offsets,
+)
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import architecture
-from vit_jax.weights.architecture import POSITION_EMBEDDING, Family, find_grid, grid_of
+from vit_jax.weights.architecture import (
+    BIAS_OF_LAYERS,
+    POSITION_EMBEDDING,
+    SHARED_BIAS,
+    Family,
+    find_grid,
+    grid_of,
+)
 from vit_jax.weights.mapping import Reading, Tensors
 from vit_jax.weights.metadata import METADATA, translating
-from vit_jax.weights.resampling import BILINEAR_CORNER, is_grid
+from vit_jax.weights.resampling import BILINEAR_CORNER, GEOMETRIC, is_grid
 
 DEFAULT_IMAGE_SIZE = 224
 ROTATED = re.compile(r"blocks/attention/(query|key)(_norm)?/")  # what rotary positions turn
@@ -89,6 +101,7 @@ class Stated:
     name: str = ""  # of the architecture
     loss: str = DEFAULT_LOSS  # it was trained with
     position_resize: str = BILINEAR_CORNER  # the way of the library that the file is of
+    bias_resize: str = GEOMETRIC  # the same for a relative position bias
     head_order: HeadOrder | None = None  # of rotary positions
     assumed: tuple[str, ...] = ()  # what had to be assumed to read it
     remarks: tuple[str, ...] = ()  # what this package computes in another way
@@ -117,6 +130,7 @@ class Weights:
     assumed: tuple[str, ...] = ()  # what neither the file nor the caller said
     remarks: tuple[str, ...] = ()  # what this package computes in another way
     position_resize: str = BILINEAR_CORNER  # how the library that the file is of would do it
+    bias_resize: str = GEOMETRIC  # the same for a relative position bias
 
     @cached_property
     def options(self) -> ModelOptions:
@@ -170,18 +184,17 @@ def make_weights(
     Raises:
       WeightsError: tensors are missing, or contradict what is stated.
     """
-    parameters = in_our_order(reading.parameters, stated.head_order)
+    parameters = with_one_bias(in_our_order(reading.parameters, stated.head_order))
     family = architecture.find_family(reading)
     shown = shown_options(stated, family, parameters)
     exact = {option: value for option, value in shown.items() if option not in NARROWED}
-    shows_size = family.patch_axis and family.patch_axis[0] in parameters
-    sizes = {} if shows_size else {"image_size": DEFAULT_IMAGE_SIZE}
     known = {**shown, **stated.options, **exact}
-    options, assumed = with_defaults(family, known, {**defaults, **sizes}, hints)
+    if family.patch_axis(parameters) is None:
+        defaults = {**defaults, "image_size": DEFAULT_IMAGE_SIZE}
+    options, assumed = with_defaults(family, known, defaults, hints)
     if "class_token" in parameters and options["pooling"] != CLASS_TOKEN_POOLING:
         options["class_token"] = True
-    if shows_size:
-        options.update(input_options(family, parameters, options, prefix_choices, hints))
+    options.update(input_options(family, parameters, options, prefix_choices, hints))
     with translating(METADATA):
         complete = family.options_class(**options)
     preprocessing = stated.preprocessing
@@ -205,12 +218,21 @@ def make_weights(
         assumed=(*stated.assumed, *assumed),
         remarks=(*stated.remarks, *[AVERAGED] * (own != preprocessing)),
         position_resize=stated.position_resize,
+        bias_resize=stated.bias_resize,
     )
 
 
 def in_our_order(parameters: dict[str, Any], order: HeadOrder | None) -> dict[str, Any]:
     """The parameters with queries' and keys' features as rotary positions take them here."""
     return order.apply(parameters) if order else parameters
+
+
+def with_one_bias(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters with a relative position bias that all layers share added to each one's own."""
+    if not {BIAS_OF_LAYERS, SHARED_BIAS} <= parameters.keys():
+        return parameters
+    others = {name: array for name, array in parameters.items() if name != SHARED_BIAS}
+    return {**others, BIAS_OF_LAYERS: parameters[BIAS_OF_LAYERS] + parameters[SHARED_BIAS]}
 
 
 def shown_options(stated: Stated, family: Family, parameters: Tensors) -> dict[str, Any]:
@@ -284,21 +306,27 @@ def input_options(
     prefix_choices: tuple[int, ...],
     hints: Hints,
 ) -> dict[str, Any]:
-    """The options that a parameter with an entry for each patch implies: the image's size, and its layout."""
-    name, axis = family.patch_axis
+    """The options that a parameter's length implies: the image's size, and the table's layout.
+
+    None where no parameter depends on the size.
+    """
+    if (axis := family.patch_axis(parameters)) is None:
+        return {}
     hinted = {**options, "image_size": hints.options.get("image_size")}
+    tokens = ("class_token", "distillation_token", "registers")
+    has_prefix = any(token in parameters for token in tokens)
     prefix, grid = find_grid(
-        architecture.axis_length(parameters, name, axis),
-        prefix_choices,
+        architecture.axis_length(parameters, axis.name, axis.axis),
+        (PREFIX_PAIRS * has_prefix,) if axis.entries is num_offsets else prefix_choices,
         source_grid=hints.source_grid,
         stated=grid_of(family.options_class, options),
         hinted=grid_of(family.options_class, hinted),
+        entries=axis.entries,
     )
     size = size_of(family.options_class, grid, options, hinted)
-    if name != POSITION_EMBEDDING:
+    if axis.name != POSITION_EMBEDDING:
         return {"image_size": size}
-    tokens = ("class_token", "distillation_token")
-    num_prefix = sum(token in parameters for token in tokens) + options["num_registers"]
+    num_prefix = sum(architecture.axis_length(parameters, token, 1) for token in tokens)
     stated_rows = options.get("prefix_positions", True)  # of no tokens: says nothing
     return {
         "image_size": size,

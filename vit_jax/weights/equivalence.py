@@ -18,8 +18,11 @@ from vit_jax.errors import WeightsError
 from vit_jax.models.base import NO_NORM
 from vit_jax.models.norms import BATCH_NORM_EPSILON
 from vit_jax.models.positions import (
+    EVERY_LAYER,
+    EVERY_LAYER_SHARED,
     LEARNED_1D,
     LEARNED_2D,
+    NO_BIAS,
     NO_POSITIONS,
     SINCOS_2D,
     STEM,
@@ -27,6 +30,7 @@ from vit_jax.models.positions import (
 )
 from vit_jax.models.vit import CLASS_TOKEN_POOLING, ViTOptions
 from vit_jax.parameters import HEAD_NORM
+from vit_jax.weights.architecture import BIAS_OF_LAYERS, SHARED_BIAS
 from vit_jax.weights.content import Weights
 
 HEAD, HEAD_BIAS = "head/kernel", "head/bias"
@@ -106,6 +110,8 @@ def rewrite(
     form = add_layer_scale(form, here)
     form = spread_positions(form, here)
     form = add_positions(form, here, shapes)
+    form = spread_bias(form, here)
+    form = add_bias(form, here, shapes)
     if form.options.pooling == here.pooling == CLASS_TOKEN_POOLING:  # The norm is each token's own.
         form = form.change({}, "", norm_after_pooling=here.norm_after_pooling)
     return form
@@ -283,3 +289,24 @@ def add_positions(form: Form, here: Any, shapes: Mapping[str, tuple[int, ...]]) 
     missing = wanted[TABLE][-2] - table.shape[-2]
     table = np.pad(table, ((0, 0), (missing, 0), (0, 0)))
     return form.add({TABLE: table}, "the file's fixed positions", **options)
+
+
+def spread_bias(form: Form, here: Any) -> Form:
+    """The relative position bias that all layers share as one of each: BEiT is fine-tuned so."""
+    kinds = form.options.relative_position_bias, here.relative_position_bias
+    if kinds != (EVERY_LAYER_SHARED, EVERY_LAYER):
+        return form
+    table = form.parameters[SHARED_BIAS]
+    spread = {BIAS_OF_LAYERS: np.repeat(table[None], form.options.depth, axis=0)}
+    note = "each layer's is what they shared"
+    return form.change(spread, note, drop=[SHARED_BIAS], relative_position_bias=EVERY_LAYER)
+
+
+def add_bias(form: Form, here: Any, shapes: Mapping[str, tuple[int, ...]]) -> Form:
+    """A relative position bias of 0, for a model that has one where the file has none."""
+    if form.options.relative_position_bias != NO_BIAS or here.relative_position_bias == NO_BIAS:
+        return form
+    name = BIAS_OF_LAYERS if here.relative_position_bias == EVERY_LAYER else SHARED_BIAS
+    zeros = {name: np.zeros(shapes[name], np.float32)}
+    note = "0: the file has no relative position bias"
+    return form.add(zeros, note, relative_position_bias=here.relative_position_bias)

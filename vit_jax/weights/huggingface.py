@@ -30,8 +30,8 @@ from vit_jax.weights.huggingface_classes import CLASSES, Class
 from vit_jax.weights.huggingface_config import SIZES, kind_of, options_of
 from vit_jax.weights.huggingface_table import DEIT_WITH_TEACHER
 from vit_jax.weights.layouts import Layout
-from vit_jax.weights.mapping import Row, Tensors, read_table, renamed, write_table
-from vit_jax.weights.resampling import BICUBIC_TORCH
+from vit_jax.weights.mapping import Tensors, read_table, renamed, write_table
+from vit_jax.weights.resampling import BICUBIC_TORCH, BILINEAR
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +68,14 @@ PATCH_KERNELS = (
     "embeddings.patch_embeddings.weight",
 )
 # Of modules around a trunk, which a bare trunk's names leave out.
-PREFIXES = ("vit.", "deit.", "ijepa.", "dinov2.", "dinov2_with_registers.", "vision_model.")
+PREFIXES = (
+    *("vit.", "deit.", "ijepa.", "dinov2.", "dinov2_with_registers.", "vision_model.", "beit."),
+    "data2vec_vision.",
+)
 HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")
 UNUSED = re.compile(  # by the vision tower's inference
     r"embeddings\.mask_token|decoder\..*|text_model\..*|text_projection\..*|logit_scale|logit_bias"
-    r"|.*position_ids"
+    r"|.*position_ids|.*relative_position_index|lm_head\..*"
 )
 
 
@@ -87,7 +90,7 @@ def read(path: str, hints: Hints, prefix: str = "") -> Weights:
     tensors = {name: array for name, array in tensors.items() if array.size}  # No registers.
     tensors, unused = without(tensors, UNUSED)
     if classifies:  # It takes the trunk's tokens: what else pools them is of no use.
-        others = re.compile(r"pooler\..*|(head|post_layernorm)\..*")
+        others = re.compile(r"pooler\.dense\..*|(head|post_layernorm)\..*")
         if "head.probe" in tensors:  # SigLIP's classifier is behind the norm.
             others = re.compile(r"head\..*")
         tensors, pooler = without(tensors, others)
@@ -96,21 +99,25 @@ def read(path: str, hints: Hints, prefix: str = "") -> Weights:
         stated = dataclasses.replace(stated, class_names=())
     if "visual_projection.weight" in tensors:
         tensors["visual_projection.bias"] = np.zeros(len(tensors["visual_projection.weight"]), "f4")
-    tensors = with_key_biases(with_narrow_classifier(tensors))
+    kind = kind_of(metadata.read_json(folder / "config.json"))
+    tensors = dict(with_narrow_classifier(tensors))
+    tensors = with_key_biases(tensors) if kind.bare_keys else tensors
     if {"embeddings.register_tokens", "embeddings.position_embeddings"} <= tensors.keys():
         fold_class_position(tensors, "embeddings.cls_token", "embeddings.position_embeddings")
-    num_heads = stated.options["num_heads"]
+    options = {**stated.options, "norm_after_pooling": "pooler.layernorm.weight" in tensors}
+    num_heads = options["num_heads"]
     kernel = next((name for name in PATCH_KERNELS if name in tensors), "")
     check_heads(num_heads, axis_length(tensors, kernel, 0))
     remarks = (*stated.remarks, *unused_remarks(unused))
-    reading = read_table(rows_of(folder, tensors), tensors, num_heads)
+    rows = DEIT_WITH_TEACHER if "cls_classifier.weight" in tensors else kind.rows
+    reading = read_table(rows, tensors, num_heads)
     return make_weights(
         path,
         dataclasses.replace(
             reading, file_names={k: full_name(v, prefixed) for k, v in reading.file_names.items()}
         ),
-        prefix_choices=prefix_choices(tensors, stated.options),
-        stated=dataclasses.replace(stated, remarks=remarks),
+        prefix_choices=prefix_choices(tensors, options),
+        stated=dataclasses.replace(stated, options=options, remarks=remarks),
         hints=hints,
         defaults={},  # config.json says all.
     )
@@ -126,11 +133,11 @@ def prefix_choices(tensors: Tensors, options: Mapping[str, Any]) -> tuple[int, .
 
 
 def with_key_biases(tensors: Tensors) -> dict[str, np.ndarray]:
-    """The tensors with DINOv3's biases of keys, which are 0 and not in its files."""
+    """The tensors with biases of keys, 0 where a file has none."""
     added = {
-        name.replace("q_proj", "k_proj"): np.zeros_like(array)
+        name.replace("query", "key").replace("q_proj", "k_proj"): np.zeros_like(array)
         for name, array in tensors.items()
-        if re.fullmatch(r"layer\.\d+\.attention\.q_proj\.bias", name)
+        if re.fullmatch(r".*layer\.\d+\.attention\.(q_proj|attention\.query)\.bias", name)
     }
     return {**added, **tensors}
 
@@ -151,13 +158,6 @@ def with_narrow_classifier(tensors: Tensors) -> Tensors:
             "tensors classifier.* it is loaded as a trunk."
         )
     return {**tensors, name: tensors[name][:, :width]}
-
-
-def rows_of(folder: pathlib.Path, tensors: Tensors) -> tuple[Row, ...]:
-    """The table of the kind of model that `config.json` names."""
-    if "cls_classifier.weight" in tensors:
-        return DEIT_WITH_TEACHER
-    return kind_of(metadata.read_json(folder / "config.json")).rows
 
 
 def full_name(name: str, prefix: str) -> str:
@@ -195,7 +195,13 @@ def stated_by_config(config: Mapping[str, Any], classifies: bool) -> Stated:
     if all(name == f"LABEL_{index}" for index, name in enumerate(names)):  # the library's default
         names = ()
     loss = LOSSES.get(config.get("problem_type"), DEFAULT_LOSS)
-    return Stated(options, class_names=names, loss=loss, position_resize=BICUBIC_TORCH)
+    return Stated(
+        options,
+        class_names=names,
+        loss=loss,
+        position_resize=BICUBIC_TORCH,
+        bias_resize=BILINEAR,
+    )
 
 
 def files(

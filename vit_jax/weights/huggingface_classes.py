@@ -8,7 +8,15 @@ import numpy as np
 
 from vit_jax.errors import WeightsError
 from vit_jax.models.layers import DENSE_MLP, SWIGLU
-from vit_jax.models.positions import CENTRED, ROTARY_2D
+from vit_jax.models.positions import (
+    CENTRED,
+    EVERY_LAYER,
+    EVERY_LAYER_SHARED,
+    LEARNED_1D,
+    NO_BIAS,
+    NO_POSITIONS,
+    ROTARY_2D,
+)
 from vit_jax.models.vit import (
     ATTENTION_POOLING,
     AVERAGE_POOLING,
@@ -16,11 +24,10 @@ from vit_jax.models.vit import (
     ViTOptions,
 )
 from vit_jax.weights import huggingface_table as tables
-from vit_jax.weights.layouts import vit_values, without_head_bias
+from vit_jax.weights.layouts import KEY_BIAS, vit_values, without_head_bias, without_key_bias
 from vit_jax.weights.mapping import Row, Tensors
 
 MOST_RATIO = 32  # of DINOv2's MLP to its width
-KEY_BIAS = "blocks/attention/key/bias"
 
 
 def vit_keys(options: ViTOptions, parameters: Tensors) -> dict[str, Any]:
@@ -72,6 +79,24 @@ def dinov3_keys(options: ViTOptions, parameters: Tensors) -> dict[str, Any]:
         "query_bias": options.qkv_bias,
         "key_bias": KEY_BIAS in parameters,
         "value_bias": options.qkv_bias,
+    }
+
+
+def beit_keys(options: ViTOptions, parameters: Tensors) -> dict[str, Any]:
+    """The same of BEiT, whose bias the library reads right for squares only."""
+    bias = options.relative_position_bias
+    if bias != NO_BIAS:
+        check_squares(options, "BEiT with a relative position bias")
+    keys = vit_keys(options, parameters)
+    del keys["qkv_bias"]
+    return {
+        **keys,
+        "drop_path_rate": 0.0,
+        "layer_scale_init_value": options.layer_scale,
+        "use_mean_pooling": options.pooling == AVERAGE_POOLING,
+        "use_absolute_position_embeddings": options.positions == LEARNED_1D,
+        "use_relative_position_bias": bias == EVERY_LAYER,
+        "use_shared_relative_position_bias": bias == EVERY_LAYER_SHARED,
     }
 
 
@@ -168,6 +193,17 @@ DINOV3_VALUES = {
     "rotary_coordinates": (CENTRED,),
 }
 del DINOV3_VALUES["prefix_positions"]  # It has no table.
+BEIT_OF_TOKEN = {
+    **vit_values("layer_scale", "relative_position_bias", **OF_TOKEN),
+    "positions": (LEARNED_1D, NO_POSITIONS),
+    "qkv_bias": (True,),
+}
+BEIT_OF_PATCHES = {
+    **BEIT_OF_TOKEN,
+    "pooling": (AVERAGE_POOLING,),
+    "norm_after_pooling": (True,),
+    "class_token": (True,),
+}
 CLASSES = (
     Class(
         name="ViTForImageClassification",
@@ -289,5 +325,19 @@ CLASSES = (
             "pooling": (ATTENTION_POOLING,),
             "qkv_bias": (True,),
         },
+    ),
+    *(
+        Class(
+            name=name,
+            model_type="beit",
+            rows=tables.BEIT,
+            prefix="beit." if needs else "",
+            keys=beit_keys,
+            prepare=without_key_bias,
+            values=values if needs else {**values, **HEADLESS},
+            needs=needs,
+        )
+        for name, needs in (("BeitForImageClassification", ("num_classes",)), ("BeitModel", ()))
+        for values in (BEIT_OF_PATCHES, BEIT_OF_TOKEN)
     ),
 )

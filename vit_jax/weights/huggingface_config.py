@@ -9,9 +9,10 @@ from typing import Any
 
 from vit_jax.errors import ConfigError
 from vit_jax.model_file import as_tuple
-from vit_jax.models.positions import CENTRED, ROTARY_2D
+from vit_jax.models.positions import CENTRED, LEARNED_1D, NO_BIAS, NO_POSITIONS, ROTARY_2D
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import huggingface_table as tables
+from vit_jax.weights.architecture import bias_of
 from vit_jax.weights.mapping import Row
 from vit_jax.weights.translation import Arguments, Translation, named, nothing, only
 
@@ -77,6 +78,19 @@ KEYS: dict[str, Translation] = {
     "rope_theta": lambda value: {"rotary_temperature": float(value)},
     "rope_parameters": lambda value: {"rotary_temperature": float(value["rope_theta"])},
 }
+OF_TOKEN, AVERAGE = {"pooling": CLASS_TOKEN_POOLING}, {"pooling": AVERAGE_POOLING}
+POSITIONS = {True: LEARNED_1D, False: NO_POSITIONS}
+BIASES = ("use_relative_position_bias", "use_shared_relative_position_bias")
+BEIT_KEYS: dict[str, Translation] = {
+    **dict.fromkeys(BIASES, nothing),  # `beit_bias` reads both.
+    "use_mean_pooling": lambda value: AVERAGE if value else OF_TOKEN,
+    "use_absolute_position_embeddings": named("positions", POSITIONS),
+    # Of parameters, which tensors show; of segmentation and of pre-training.
+    **dict.fromkeys(("layer_scale_init_value", "vocab_size", "add_fpn", "pool_scales"), nothing),
+    **dict.fromkeys(("use_auxiliary_head", "auxiliary_loss_weight"), nothing),
+    **dict.fromkeys(("auxiliary_channels", "auxiliary_num_convs"), nothing),
+    **dict.fromkeys(("auxiliary_concat_input", "semantic_loss_ignore_index"), nothing),
+}
 TOWERS = ("vision_config", "text_config", "vision_config_dict", "text_config_dict")
 VIT_DEFAULTS = {"num_attention_heads": 12, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
 DINOV2_DEFAULTS = {**VIT_DEFAULTS, "layer_norm_eps": 1e-6}
@@ -87,6 +101,11 @@ DINOV3_DEFAULTS = {
     "rope_theta": 100.0,
 }
 CLIP_DEFAULTS = {"num_attention_heads": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+BEIT_DEFAULTS = {
+    **VIT_DEFAULTS,
+    "use_mean_pooling": True,
+    "use_absolute_position_embeddings": False,
+}
 SIGLIP_DEFAULTS = {
     "num_attention_heads": 12,
     "hidden_act": "gelu_pytorch_tanh",
@@ -104,16 +123,33 @@ class Kind:
       rows: of its tensors' names.
       options: ours, of all models of the kind.
       classifier_options: with a head for classes, instead of these.
+      keys: of its `config.json`, besides `KEYS`.
+      together: a whole config.json -> what several keys of it say.
+      bare_keys: whether keys of attention may have no bias where queries have one.
     """
 
     name: str
     defaults: Arguments
     rows: tuple[Row, ...]
-    options: Arguments = dataclasses.field(default_factory=lambda: {"pooling": CLASS_TOKEN_POOLING})
+    options: Arguments = dataclasses.field(default_factory=lambda: OF_TOKEN)
     classifier_options: Arguments = dataclasses.field(default_factory=dict)
+    keys: Mapping[str, Translation] = dataclasses.field(default_factory=dict)
+    together: Translation = nothing
+    bare_keys: bool = False
 
 
-AVERAGE = {"pooling": AVERAGE_POOLING}
+def beit_bias(config: Mapping[str, Any]) -> Arguments:
+    """BEiT's bias of relative positions; raises ConfigError for one of a rectangle."""
+    bias = bias_of(*(config.get(key, False) for key in BIASES))
+    size = as_tuple(config.get("image_size"))
+    if bias != NO_BIAS and isinstance(size, tuple) and len({*size}) > 1:
+        raise ConfigError(
+            f"image_size={size} of a BEiT with relative positions is not supported: the library "
+            "takes the rows of a rectangle's table for columns, or not, by its version."
+        )
+    return {"relative_position_bias": bias}
+
+
 DINOV3 = {
     "pooling": CLASS_TOKEN_POOLING,
     "positions": ROTARY_2D,
@@ -128,6 +164,14 @@ SIGLIP = Kind(
     classifier_options=AVERAGE,
 )
 CLIP = Kind("CLIP", CLIP_DEFAULTS, tables.CLIP, classifier_options=AVERAGE)
+BEIT = Kind(
+    "BEiT",
+    BEIT_DEFAULTS,
+    tables.BEIT,
+    keys=BEIT_KEYS,
+    together=beit_bias,
+    bare_keys=True,
+)
 KINDS = {
     "vit": Kind("ViT", VIT_DEFAULTS, tables.VIT),
     "deit": Kind("DeiT", VIT_DEFAULTS, tables.DEIT),
@@ -136,7 +180,9 @@ KINDS = {
     "ijepa": Kind("I-JEPA", VIT_DEFAULTS, tables.VIT, AVERAGE),
     "dinov2": Kind("DINOv2", DINOV2_DEFAULTS, tables.DINOV2),
     "dinov2_with_registers": Kind("DINOv2", DINOV2_DEFAULTS, tables.DINOV2, REGISTERS),
-    "dinov3_vit": Kind("DINOv3", DINOV3_DEFAULTS, tables.DINOV3, DINOV3),
+    "dinov3_vit": Kind("DINOv3", DINOV3_DEFAULTS, tables.DINOV3, DINOV3, bare_keys=True),
+    "beit": BEIT,
+    "data2vec-vision": dataclasses.replace(BEIT, name="Data2VecVision"),
     "clip_vision_model": CLIP,
     "clip": CLIP,
     "siglip_vision_model": SIGLIP,
@@ -152,6 +198,7 @@ def options_of(config: Mapping[str, Any], classifies: bool) -> dict[str, Any]:
     kind = kind_of(config)
     options = dict(kind.options)
     towers = {**config, **(config.get("vision_config") or {})}
+    keys = {**KEYS, **kind.keys}
     ignored = TOWERS if "vision_config" in config else ()
     for key, value in {**kind.defaults, **towers}.items():
         if key in ignored:
@@ -159,13 +206,14 @@ def options_of(config: Mapping[str, Any], classifies: bool) -> dict[str, Any]:
         if key == "hidden_act" and value == "silu" and towers.get("use_gated_mlp"):
             continue  # of the SwiGLU's gate
         try:
-            options |= KEYS[key](value)
+            options |= keys[key](value)
         except KeyError:
             raise ConfigError(
                 f"{key}={value!r} of a {kind.name} is not known to this package."
             ) from None
         except ValueError:
             raise ConfigError(f"a {kind.name} with {key}={value!r} is not supported.") from None
+    options |= kind.together(towers)
     return options | dict(kind.classifier_options if classifies else {})
 
 

@@ -28,6 +28,11 @@ def is_swiglu(options: Any) -> bool:
     return options.mlp == SWIGLU
 
 
+def has_norm_after_pooling(options: Any) -> bool:
+    """Whether the last norm is of the pooled tokens."""
+    return options.norm_after_pooling
+
+
 EMBEDDINGS = table(
     Row("embeddings.cls_token", "class_token"),
     Row("embeddings.position_embeddings", "position_embedding"),
@@ -63,6 +68,21 @@ VIT = (
         ),
         Row("pooler.dense.{weight,bias}", "pre_logits/{kernel,bias}", DENSE),
     ),
+)
+BEIT = (  # and Data2VecVision; its norm stands behind the average, if it takes that
+    *table(
+        Row("pooler.layernorm.{weight,bias}", "norm/{scale,bias}", when=has_norm_after_pooling),
+        Row(LAYER + ".lambda_{1,2}", "blocks/layer_scale{1,2}"),
+        Row(
+            LAYER + ".attention.attention.relative_position_bias.relative_position_bias_table",
+            "blocks/relative_position_bias",
+        ),
+        Row(
+            "encoder.relative_position_bias.relative_position_bias_table",
+            "relative_position_bias",
+        ),
+    ),
+    *VIT,
 )
 # Without its head, the token of DeiT's teacher is a token without a use of its own.
 DEIT = (*VIT, *table(Row("embeddings.distillation_token", "registers")))

@@ -10,11 +10,12 @@ from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile
 from vit_jax.models.base import ModelOptions
 from vit_jax.models.layers import DENSE_MLP
-from vit_jax.models.positions import LEARNED_1D, STEM
+from vit_jax.models.positions import LEARNED_1D, NO_BIAS, STEM
 from vit_jax.weights.files import Files
 from vit_jax.weights.mapping import Tensors
 
 HEAD_BIAS = "head/bias"
+KEY_BIAS = "blocks/attention/key/bias"
 PLAIN_VIT: Mapping[str, tuple] = {  # the options of a ViT as most libraries know it
     "representation_size": (0,),
     "distillation_token": (False,),
@@ -23,6 +24,7 @@ PLAIN_VIT: Mapping[str, tuple] = {  # the options of a ViT as most libraries kno
     "query_key_norm": (False,),
     "position_placement": (STEM,),
     "positions": (LEARNED_1D,),
+    "relative_position_bias": (NO_BIAS,),
     "mlp": (DENSE_MLP,),
     "mlp_norm": (False,),
     "attention_norm": (False,),
@@ -43,6 +45,15 @@ def without_head_bias(parameters: Tensors) -> dict[str, np.ndarray]:
             f"its {HEAD_BIAS} is not 0, and CLIP's projection has none: write format='timm'."
         )
     return {name: array for name, array in parameters.items() if name != HEAD_BIAS}
+
+
+def without_key_bias(parameters: Tensors) -> dict[str, np.ndarray]:
+    """Without the keys' biases, for libraries that have none.
+
+    One adds the same to a query's products with all keys, which softmax takes out again: unless norms
+    or rotations lie between, the function is the same.
+    """
+    return {name: array for name, array in parameters.items() if name != KEY_BIAS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

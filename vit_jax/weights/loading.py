@@ -51,9 +51,9 @@ def load_model(
       pretrained: of the weights that `vit_jax.list_pretrained()` lists for the model `path`, such
         as "augreg_in21k"; of several sizes those of `image_size`, else the smallest.
       source_grid: (rows, columns) of the file's position embeddings, where nothing else tells.
-      position_resize: how position embeddings are resampled to another grid: "auto" (as the
-        library that the file is of would), "bilinear_corner", "bilinear", "bicubic" or
-        "bicubic_torch"; see `vit_jax.weights.resampling.resize_matrix`.
+      position_resize: how position embeddings, and a relative position bias, are resampled to
+        another grid: "auto" (as the library that the file is of would), "bilinear_corner",
+        "bilinear", "bicubic" or "bicubic_torch"; see `vit_jax.weights.resampling.resize_matrix`.
       **options: the model's options that differ from the file's, such as `image_size` or
         `num_classes`; and those that the file does not tell, such as `num_heads` or `gelu`.
 

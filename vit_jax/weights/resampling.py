@@ -10,7 +10,10 @@ from vit_jax.errors import WeightsError
 AUTO = "auto"  # the file's own library's
 BILINEAR_CORNER, BILINEAR, BICUBIC = "bilinear_corner", "bilinear", "bicubic"
 BICUBIC_TORCH = "bicubic_torch"
+GEOMETRIC = "geometric"  # BEiT's own, for relative position biases alone
 POSITION_RESIZES = (AUTO, BILINEAR_CORNER, BILINEAR, BICUBIC, BICUBIC_TORCH)
+SMALLEST_RATIO, LARGEST_RATIO = 1.01, 1.5  # of distances, in BEiT's fine-tuning
+RATIO_PRECISION = 1e-6
 SHARPNESS = -0.75  # a of PyTorch's cubic kernel; that of antialiased resizes, and JAX's, is -0.5
 
 
@@ -36,8 +39,10 @@ def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
 
     `bilinear_corner` keeps the end points, as `scipy.ndimage.zoom(order=1)`;
     `bilinear` and `bicubic` are `jax.image.resize`'s "linear" without antialiasing and "cubic";
-    `bicubic_torch` is PyTorch's cubic resize without antialiasing.
+    `bicubic_torch` is PyTorch's cubic resize without antialiasing; `geometric` see there.
     """
+    if method == GEOMETRIC:
+        return geometric_matrix(old, new)
     if method == BICUBIC_TORCH:
         return cubic_matrix(old, new)
     if method == BILINEAR_CORNER:
@@ -61,6 +66,40 @@ def cubic_matrix(old: int, new: int) -> np.ndarray:
     rows = np.broadcast_to(np.arange(new)[:, None], taps.shape)
     np.add.at(matrix, (rows, np.clip(taps, 0, old - 1)), np.where(x <= 1, near, far))
     return matrix.astype(np.float32)
+
+
+def geometric_matrix(old: int, new: int) -> np.ndarray:
+    """BEiT's resize of a line of offsets (arXiv 2106.08254, its code), [new, old] float32; both odd.
+
+    The old points lie at geometrically growing distances from the middle, so that near offsets stay
+    what they are and far ones reach the new border; between them it is linear, as in timm.
+    """
+    steps, reach = np.arange(old // 2), new // 2
+    low, high = SMALLEST_RATIO, LARGEST_RATIO
+    while high - low > RATIO_PRECISION:  # The ratio with which the old border becomes the new one.
+        ratio = (low + high) / 2
+        low, high = (low, ratio) if (ratio**steps).sum() > reach else (ratio, high)
+    distances = np.cumsum(ratio**steps)
+    points = np.concatenate([-distances[::-1], [0], distances])
+    targets = np.arange(-reach, reach + 1)
+    columns = [np.interp(targets, points, column) for column in np.eye(old)]
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def resize_bias(
+    table: np.ndarray, old_grid: tuple[int, int], new_grid: tuple[int, int], method: str
+) -> np.ndarray:
+    """Resamples a relative position bias to another grid of patches.
+
+    Args:
+      table: [..., offsets + others, heads], as of `vit_jax.models.positions.bias_table`.
+      old_grid, new_grid: (rows, columns) of patches.
+      method: "geometric", or one of `POSITION_RESIZES`.
+    """
+    old, new = ((2 * rows - 1, 2 * columns - 1) for rows, columns in (old_grid, new_grid))
+    others = table.shape[-2] - old[0] * old[1]
+    first = np.roll(table, others, axis=-2)  # As those of position embeddings are.
+    return np.roll(resize_positions(first, old, new, method), -others, axis=-2)
 
 
 def resize_positions(

@@ -21,7 +21,7 @@ from vit_jax.models import registry
 from vit_jax.models.norms import LAYER_NORM_EPSILON
 from vit_jax.models.positions import NO_POSITIONS, ROTARY
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING
-from vit_jax.weights import metadata, tensor_file
+from vit_jax.weights import metadata, tensor_file, timm_eva
 from vit_jax.weights.architecture import (
     axis_length,
     check_heads,
@@ -41,7 +41,8 @@ from vit_jax.weights.layouts import Layout
 from vit_jax.weights.mapping import Tensors, find_row, read_table, write_table
 from vit_jax.weights.metadata import per_channel
 from vit_jax.weights.resampling import BICUBIC
-from vit_jax.weights.timm_classes import CLASSES, WIDE_EPSILON, Class, eva_order, invert
+from vit_jax.weights.timm_arguments import WIDE_EPSILON, invert
+from vit_jax.weights.timm_classes import CLASSES, Class
 from vit_jax.weights.timm_config import (
     BIT_EPSILONS,
     INTERPOLATIONS,
@@ -55,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 UNUSED = re.compile(  # by inference: of masked pre-training
     r"mask_token|mask_embed|decoder[._].*|norm_pix_loss|rope\.periods|.*rel_pos_index|"
-    r".*relative_position_index|.*num_batches_tracked"
+    r".*relative_position_index|.*num_batches_tracked|lm_head\..*|cls_pt_layers\..*"
 )
 
 
@@ -69,6 +70,8 @@ def read(path: str, hints: Hints, prefix: str = "") -> Weights:
     if "patch_embed.proj.weight" in tensors:
         width = axis_length(tensors, "patch_embed.proj.weight", 0)
         check_names(tensors)
+        if heads := axis_length(tensors, bias_name(tensors), 1):
+            options.setdefault("num_heads", heads)
         check_is_stated(tensors, options)
         if "num_heads" not in options:
             hinted = hints.options.get("num_heads")
@@ -144,13 +147,18 @@ def with_key_biases(tensors: Tensors) -> dict[str, np.ndarray]:
     return {**added, **tensors}
 
 
+def bias_name(tensors: Tensors) -> str:
+    """The name of the first relative position bias, which shows the heads; "" without one."""
+    return next((name for name in tensors if name.endswith("relative_position_bias_table")), "")
+
+
 def check_is_stated(tensors: Tensors, options: Mapping[str, Any]) -> None:
     """Raises WeightsError for EVA's tensors, which do not show rotary positions, without a config."""
     eva = re.compile(r"blocks\.0\.(gamma_1|attn\.q_bias|attn\.q_proj\..*|mlp\.fc1_g\..*)")
     name = next((name for name in tensors if eva.fullmatch(name)), None)
     if name and "num_heads" not in options:
         raise WeightsError(
-            f"{name} is a tensor of timm's EVA, EVA-02 or DINOv3, whose positions only their "
+            f"{name} is a tensor of timm's EVA, EVA-02, DINOv3 or BEiT, whose positions only their "
             "config.json tells, and there is none: put it beside the file."
         )
 
@@ -169,7 +177,8 @@ def read_stated(path: pathlib.Path, entries: Mapping[str, str], has_key_bias: bo
     if own := metadata.read_entries(entries):
         order = None
         if own.options.get("positions") in ROTARY:
-            order = eva_order(has_key_bias, registry.model_options(own.name, **own.options))
+            complete = registry.model_options(own.name, **own.options)
+            order = timm_eva.head_order(has_key_bias, complete)
         return dataclasses.replace(Stated.by(own), head_order=order)
     file = path.with_name("config.json")
     if not metadata.is_used(file, "architecture"):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,20 +11,30 @@ from vit_jax.models.layers import DENSE_MLP, SWIGLU
 from vit_jax.models.mixer import MixerOptions
 from vit_jax.models.norms import LAYER_NORM_EPSILON
 from vit_jax.models.positions import (
-    CENTRED,
+    EVERY_LAYER,
+    EVERY_LAYER_SHARED,
     LEARNED_1D,
-    LEARNED_1D_ROTARY_2D,
+    NO_BIAS,
     NO_POSITIONS,
     ROTARY,
     STEM,
 )
 from vit_jax.models.resnet import ResNetOptions
 from vit_jax.models.vit import AVERAGE_POOLING, CLASS_TOKEN_POOLING, ViTOptions
+from vit_jax.weights import timm_beit, timm_eva
 from vit_jax.weights import timm_table as tables
 from vit_jax.weights.architecture import registered_name
-from vit_jax.weights.content import HeadOrder
 from vit_jax.weights.mapping import Row, Tensors
-from vit_jax.weights.timm_config import ACTIVATIONS, BIT_EPSILONS, POOLINGS, STEM_EPSILONS
+from vit_jax.weights.timm_arguments import (
+    WIDE_EPSILON,
+    encoder_arguments,
+    exact_ratio,
+    invert,
+    is_swiglu,
+    mlp_ratio,
+    warn_of_norms,
+)
+from vit_jax.weights.timm_config import ACTIVATIONS, BIT_EPSILONS, STEM_EPSILONS
 from vit_jax.weights.timm_table import BACKBONE, has_stages
 
 logger = logging.getLogger(__name__)
@@ -34,10 +43,6 @@ STEM_REMARK = (
     "timm's hybrids and BiT ResNets use GroupNorm epsilon 1e-5 and standardisation epsilon 1e-8, this "
     "model others: logits differ by about 2e-4"
 )
-EPSILON_REMARK = "timm computes with LayerNorm epsilon {}, this model with {}: about 5e-5 in logits"
-WIDE_EPSILON = 1e-5  # of timm's LayerNorms, where it is not the common one
-KEY_BIAS = "blocks/attention/key/bias"
-
 # Our names -> timm's, where it has the same model; other ViTs are built from their arguments.
 ARCHITECTURES = {
     "ViT-Ti/16": "vit_tiny_patch16_224",
@@ -58,7 +63,6 @@ ARCHITECTURES = {
     "R50+ViT-L/32": "vit_large_r50_s32_224",
 }
 DISTILLED = "deit_base_distilled_patch16_224"
-DINOV3, EVA02 = "vit_small_patch16_dinov3", "eva02_tiny_patch14_224"
 BIT_RESNETS = {
     "BiT-R50x1": "resnetv2_50x1_bit",
     "BiT-R50x3": "resnetv2_50x3_bit",
@@ -112,59 +116,10 @@ class Class:
     values: Mapping[str, tuple]
 
 
-def invert(words: Mapping[str, str]) -> dict[str, str]:
-    """Ours -> timm's."""
-    return {ours: theirs for theirs, ours in words.items()}
-
-
-def is_swiglu(options: Any) -> bool:
-    """Whether the MLP has a gate."""
-    return options.mlp == SWIGLU
-
-
 def warn_of_epsilons(options: Any, theirs: Mapping[str, float]) -> None:
     """Says that a ResNet's epsilons are not timm's, where they are not."""
     if any(getattr(options, option) != value for option, value in theirs.items()):
         logger.warning("Note: %s.", STEM_REMARK)
-
-
-def warn_of_norms(options: Any) -> None:
-    """Says that the LayerNorms' epsilon is none of timm's, where it is not."""
-    if options.norm_epsilon not in (WIDE_EPSILON, LAYER_NORM_EPSILON):
-        logger.warning("Note: %s.", EPSILON_REMARK.format(LAYER_NORM_EPSILON, options.norm_epsilon))
-
-
-def mlp_ratio(options: Any, *, packed: bool = False) -> float:
-    """The ratio from which timm's int(width · ratio) gives back the width of the MLP's first layer.
-
-    It is twice the MLP's if the gate is `packed` in it.
-    """
-    return exact_ratio(options.mlp_width * (2 if packed else 1), options.width)
-
-
-def exact_ratio(hidden_width: int, width: int) -> float:
-    """The ratio of which int(width · ratio) is `hidden_width`."""
-    ratio = hidden_width / width
-    exact = int(width * ratio) == hidden_width
-    return ratio if exact else math.nextafter(ratio, math.inf)
-
-
-def encoder_arguments(options: Any) -> dict[str, Any]:
-    """The arguments that timm's ViT and EVA have in common."""
-    return {
-        "img_size": options.image_size,
-        "in_chans": options.channels,
-        "num_classes": options.num_classes,
-        "embed_dim": options.width,
-        "depth": options.depth,
-        "num_heads": options.num_heads,
-        "class_token": options.has_class_token,
-        "no_embed_class": not options.prefix_positions,
-        "global_pool": invert(POOLINGS)[options.pooling],
-        "init_values": options.layer_scale or None,
-        "qk_norm": options.query_key_norm,
-        "qkv_bias": options.qkv_bias,
-    }
 
 
 def vit_rows(parameters: Tensors, options: Any) -> tuple[Row, ...]:
@@ -185,7 +140,7 @@ def vit_config(parameters: Tensors, options: Any) -> dict[str, Any]:
         )
     if hybrid and name not in ARCHITECTURES:
         raise WeightsError(f"timm has no hybrid like {name or 'this one'}: {TENSORS_ALONE}")
-    warn_of_norms(options)
+    warn_of_norms(options, LAYER_NORM_EPSILON, WIDE_EPSILON)
     return {"architecture": vit_architecture(options, name), "model_args": vit_arguments(options)}
 
 
@@ -240,73 +195,6 @@ def with_own_epsilons(parameters: Tensors, options: Any) -> Tensors:
     return parameters
 
 
-def has_key_bias(parameters: Tensors) -> bool:
-    """Whether keys have a bias: EVA's and DINOv3's have none, which is one of 0 here."""
-    return KEY_BIAS in parameters and bool(parameters[KEY_BIAS].any())
-
-
-def eva_order(key_bias: bool, options: ViTOptions) -> HeadOrder:
-    """How timm orders the features that rotary positions turn: DINOv3's, RoPE-ViT's, EVA-02's way."""
-    if options.rotary_coordinates == CENTRED:
-        return HeadOrder(interleaved=False, column_first=False)
-    return HeadOrder(interleaved=True, column_first=key_bias)
-
-
-def eva_parameters(parameters: Tensors, options: ViTOptions) -> Tensors:
-    """The parameters in timm's order, without a bias of the keys that is 0."""
-    ordered = eva_order(has_key_bias(parameters), options).invert(parameters)
-    if has_key_bias(parameters):
-        return ordered
-    return {name: array for name, array in ordered.items() if name != KEY_BIAS}
-
-
-def is_apart(options: ViTOptions) -> bool:
-    """Whether timm keeps the two layers of a SwiGLU in two tensors: EVA-02's with a norm, DINOv3's."""
-    return options.mlp_norm or options.rotary_coordinates == CENTRED
-
-
-def eva_rows(parameters: Tensors, options: ViTOptions) -> tuple[Row, ...]:
-    """The table of an Eva, for parameters as of `eva_parameters`."""
-    first = tables.DENSE_ROWS
-    if is_swiglu(options):
-        first = tables.GATED_ROWS if is_apart(options) else tables.PACKED_ROWS
-    fused = tables.FUSED_ROWS if has_key_bias(parameters) else tables.FUSED_KERNEL_ROWS
-    attention = tables.APART_ROWS if options.mlp_norm else fused
-    return (*first, *attention, *tables.ENCODER, *tables.EVA_SCALE_ROWS)
-
-
-def eva_config(parameters: Tensors, options: ViTOptions) -> dict[str, Any]:
-    """The configuration of an Eva; all arguments are in it, but for the LayerNorms' epsilon."""
-    warn_of_norms(options)
-    key_bias = has_key_bias(parameters)
-    order, reference = eva_order(key_bias, options), options.rotary_reference
-    packed = is_swiglu(options) and not is_apart(options)
-    arguments = {
-        **encoder_arguments(options),
-        "patch_size": options.patch_size,
-        "mlp_ratio": mlp_ratio(options),
-        "num_reg_tokens": options.num_registers,
-        "use_abs_pos_emb": options.positions == LEARNED_1D_ROTARY_2D,
-        "use_fc_norm": options.norm_after_pooling,
-        "use_pre_transformer_norm": options.pre_norm,
-        "use_post_transformer_norm": options.final_norm and not options.norm_after_pooling,
-        "attn_type": "rope" if key_bias else "eva",
-        "qkv_fused": not options.mlp_norm,
-        "scale_attn_inner": options.attention_norm,
-        "scale_mlp": options.mlp_norm,
-        "swiglu_mlp": is_swiglu(options),
-        "swiglu_align_to": 0 if packed else 1,  # 1 keeps the width, and the two layers apart.
-        "use_rot_pos_emb": True,
-        "rope_type": "dinov3" if options.rotary_coordinates == CENTRED else "cat",
-        "rope_temperature": options.rotary_temperature,
-        "rope_grid_indexing": "xy" if order.column_first else "ij",
-        "rope_rotate_half": not order.interleaved,
-        "ref_feat_shape": (reference, reference) if reference else None,
-    }
-    wide = options.norm_epsilon == WIDE_EPSILON
-    return {"architecture": DINOV3 if wide else EVA02, "model_args": arguments}
-
-
 def mixer_config(parameters: Tensors, options: MixerOptions) -> dict[str, Any]:
     """The configuration of an MlpMixer."""
     del parameters
@@ -336,22 +224,50 @@ def bit_config(parameters: Tensors, options: ResNetOptions) -> dict[str, Any]:
 
 
 ENCODER_VALUES: Mapping[str, tuple] = {"representation_size": (0,), "position_placement": (STEM,)}
+VIT_VALUES = {**ENCODER_VALUES, "relative_position_bias": (NO_BIAS,)}
 EVA = Class(
     name="Eva",
     models=(ViTOptions,),
-    rows=eva_rows,
-    prepare=eva_parameters,
-    config=eva_config,
+    rows=timm_eva.rows,
+    prepare=timm_eva.ordered,
+    config=timm_eva.config,
     first_conv=vit_first_conv,
     values={
-        **ENCODER_VALUES,
+        **VIT_VALUES,
         "positions": ROTARY,
         "pooling": (CLASS_TOKEN_POOLING, AVERAGE_POOLING),
         "distillation_token": (False,),
         "mlp": (SWIGLU,),
     },
 )
+BEIT = Class(
+    name="Beit",
+    models=(ViTOptions,),
+    rows=timm_beit.rows,
+    prepare=timm_beit.prepared,
+    config=timm_beit.config,
+    first_conv=vit_first_conv,
+    values={
+        **ENCODER_VALUES,
+        "relative_position_bias": (EVERY_LAYER, EVERY_LAYER_SHARED),
+        "positions": (LEARNED_1D, NO_POSITIONS),
+        "prefix_positions": (True,),
+        "pooling": (AVERAGE_POOLING,),
+        "class_token": (True,),
+        "distillation_token": (False,),
+        "num_registers": (0,),
+        "query_key_norm": (False,),
+        "attention_norm": (False,),
+        "pre_norm": (False,),
+        "final_norm": (True,),
+        "mlp": (DENSE_MLP,),
+        "gelu": ("erf",),
+    },
+)
+OF_TOKEN = {"pooling": (CLASS_TOKEN_POOLING,), "class_token": (None, True)}
 CLASSES = (
+    BEIT,
+    dataclasses.replace(BEIT, values={**BEIT.values, **OF_TOKEN}),
     dataclasses.replace(EVA, values={**EVA.values, "mlp": (DENSE_MLP,), "gelu": ("erf",)}),
     EVA,
     Class(
@@ -362,7 +278,7 @@ CLASSES = (
         config=vit_config,
         first_conv=vit_first_conv,
         classifier=lambda options: ("head", "head_dist") if options.distillation_token else "head",
-        values={**ENCODER_VALUES, "positions": (LEARNED_1D, NO_POSITIONS)},
+        values={**VIT_VALUES, "positions": (LEARNED_1D, NO_POSITIONS)},
     ),
     Class(
         name="MlpMixer",

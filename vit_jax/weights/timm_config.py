@@ -17,9 +17,17 @@ from vit_jax.errors import WeightsError
 from vit_jax.model_file import AREA, TORCHVISION, Preprocessing
 from vit_jax.models.base import as_pair
 from vit_jax.models.norms import LAYER_NORM_EPSILON
-from vit_jax.models.positions import CENTRED, INDICES, LEARNED_1D_ROTARY_2D, ROTARY_2D
+from vit_jax.models.positions import (
+    CENTRED,
+    INDICES,
+    LEARNED_1D,
+    LEARNED_1D_ROTARY_2D,
+    NO_POSITIONS,
+    ROTARY_2D,
+)
 from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_POOLING
 from vit_jax.weights import metadata
+from vit_jax.weights.architecture import bias_of
 from vit_jax.weights.content import HeadOrder, Stated
 from vit_jax.weights.resampling import BICUBIC, BILINEAR, BILINEAR_CORNER
 from vit_jax.weights.translation import Arguments, Translation, article, named, nothing, only
@@ -148,6 +156,7 @@ COMMON: dict[str, Translation] = {
     "norm_layer": norm,
     "dynamic_img_pad": only(False),
 }
+TOKEN_OR_AVERAGE = named("pooling", {"token": CLASS_TOKEN_POOLING, "avg": AVERAGE_POOLING})
 # A class of timm -> its arguments. One that is not here is refused whatever its value.
 CLASSES: dict[str, Mapping[str, Translation]] = {
     "VisionTransformer": {
@@ -179,7 +188,7 @@ CLASSES: dict[str, Mapping[str, Translation]] = {
         "rope_shift_coords": nothing,
         "rope_jitter_coords": nothing,
         "attn_only_layer_scale": only(False),
-        "global_pool": named("pooling", {"token": CLASS_TOKEN_POOLING, "avg": AVERAGE_POOLING}),
+        "global_pool": TOKEN_OR_AVERAGE,
         "use_post_norm": only(False),
         "attn_type": only("eva", "rope"),
         "num_kv_heads": only(None),
@@ -190,6 +199,14 @@ CLASSES: dict[str, Mapping[str, Translation]] = {
         "rope_temperature": lambda value: {"rotary_temperature": float(value)},
         "rope_grid_offset": only(0, 0.0),
         "ref_feat_shape": reference,
+    },
+    "Beit": {
+        **COMMON,
+        **dict.fromkeys(("swiglu_mlp", "scale_mlp", "use_fc_norm"), nothing),
+        "use_rel_pos_bias": nothing,  # `stated_by_config` reads it, and the next.
+        "use_shared_rel_pos_bias": nothing,
+        "global_pool": TOKEN_OR_AVERAGE,
+        "use_abs_pos_emb": lambda value: {"positions": LEARNED_1D if value else NO_POSITIONS},
     },
     "MlpMixer": {
         **TRAINING,
@@ -230,10 +247,12 @@ CLASS_DEFAULTS: dict[str, Arguments] = {
     "ResNetV2": {"stem_type": "", "conv_layer": "StdConv2d", "width_factor": 1},
 }
 CLASS_DEFAULTS["VisionTransformerDistilled"] = CLASS_DEFAULTS["VisionTransformer"]
+CLASS_DEFAULTS["Beit"] = {**CLASS_DEFAULTS["Eva"], "use_abs_pos_emb": True}
 CLASS_OPTIONS: dict[str, Arguments] = {  # Ours that no argument says.
     "VisionTransformer": {},
     "VisionTransformerDistilled": {},
     "Eva": {"gelu": "erf"},
+    "Beit": {"gelu": "erf"},
     "MlpMixer": {},
     "ResNetV2": BIT_EPSILONS,
 }
@@ -273,6 +292,9 @@ def stated_by_config(config: Arguments) -> Stated:
     if arguments.get("use_rot_pos_emb"):
         learned = arguments.get("use_abs_pos_emb", True)
         options["positions"] = LEARNED_1D_ROTARY_2D if learned else ROTARY_2D
+    if arguments["class"] == "Beit":
+        ways = (arguments.get(f"use_{way}rel_pos_bias", False) for way in ("", "shared_"))
+        options["relative_position_bias"] = bias_of(*ways)
     if "num_heads" in overrides and "embed_dim" not in overrides:
         del options["width"]  # With its heads known, a model of another width is no contradiction.
     size = overrides.get("img_size") or given.get("input_size", DEFAULT_INPUT_SIZE)[1:]

@@ -67,6 +67,11 @@ APART_ROWS = table(
 SCALE_ROWS = table(Row(BLOCK + ".ls{1,2}.gamma", "blocks/layer_scale{1,2}"))
 EVA_SCALE_ROWS = table(Row(BLOCK + ".gamma_{1,2}", "blocks/layer_scale{1,2}"))
 
+BIAS_ROWS = table(  # BEiT's
+    Row(BLOCK + ".attn.relative_position_bias_table", "blocks/relative_position_bias"),
+    Row("rel_pos_bias.relative_position_bias_table", "relative_position_bias"),
+)
+
 ENCODER = table(  # what ViT and EVA have in common
     Row("patch_embed.proj.{weight,bias}", "embedding/{kernel,bias}", CONVOLUTION),
     Row("cls_token", "class_token"),
@@ -154,6 +159,6 @@ DINOV2 = table(  # its own names, where they are not timm's
 )
 # Every name but that of the MLP's first layer, which shapes tell.
 READ = (
-    *(*VIT, *FUSED_KERNEL_ROWS, *APART_ROWS, *EVA_SCALE_ROWS, *GATED_ROWS),
+    *(*VIT, *FUSED_KERNEL_ROWS, *APART_ROWS, *EVA_SCALE_ROWS, *GATED_ROWS, *BIAS_ROWS),
     *(*MIXER, *BIT, *DINOV2),
 )

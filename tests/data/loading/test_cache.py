@@ -58,6 +58,14 @@ def test_no_more_is_held_than_allowed():
     assert next(source.reads) == 2 + 3 * 3, "two are held, three are read each time"
 
 
+def test_an_image_that_is_asked_for_twice_at_once_takes_its_room_once():
+    source = Files()
+    cached = Cached(source, 3, 2 * 600 / GIB)
+    read = [next(source.reads) for _ in map(list, (cached.fetch([0, 0]), cached.fetch([1])))]
+    list(cached.fetch([0, 1]))
+    assert next(source.reads) == read[-1] + 1, "both are held"
+
+
 def test_what_cannot_be_decoded_is_named():
     with pytest.raises(DataError, match=r"5\.png: cannot decode"):
         Cached(Files(), 3, 1.0)[5]

@@ -388,17 +388,10 @@ def test_other_errors_of_the_system_stay_what_they_are():
 
 
 @pytest.mark.parametrize(
-    ("remote", "num_threads", "cores", "processes", "expected"),
-    [
-        (False, 0, 12, 1, 12),
-        (False, 0, 12, 4, 3),
-        (True, 0, 1, 1, 8),
-        (True, 0, 12, 4, 12),
-        (True, 3, 12, 4, 3),
-    ],
+    ("num_threads", "cores", "processes", "expected"),
+    [(0, 12, 1, 12), (0, 12, 4, 3), (0, 1, 1, 2), (3, 12, 4, 3)],
 )
-def test_more_threads_wait_for_stores(monkeypatch, remote, num_threads, cores, processes, expected):
+def test_a_thread_decodes_for_each_core(monkeypatch, num_threads, cores, processes, expected):
     monkeypatch.setattr(pipeline, "num_cores", lambda: cores)
-    source = type("Some", (Source,), {"remote": remote})()
-    loading = Loading(source, None, Order(1, None), 1, num_threads=num_threads)
+    loading = Loading(Source(), None, Order(1, None), 1, num_threads=num_threads)
     assert pipeline.num_threads_of(loading, processes) == expected

@@ -55,7 +55,7 @@ def open_split(data, split="train", num_classes=0):
 SHARDS = {
     "train-0.tar": {"b.png": png(1), "b.cls": "2", "folder/a.cls": "0\n", "folder/a.png": png(2)},
     "train-1.tar": {"b.JPG": png(3), "b.json": '{"label": 1}', "b.txt": "a caption"},
-    "val-0.tar": {"c.png": png(4), "c.cls": "1", "c.json": '{"label": 7, "width": 3}'},
+    "val-0.tar": {"c.png": png(4), "c.cls": "1", "c.json": '{"label": "dog", "width": 3}'},
 }
 
 
@@ -77,7 +77,7 @@ def test_examples(write, data):
     assert list(source.fetch([2, 0])) == [source[2], source[0]]
     assert source.labels.tolist() == [2, 0, 1]
     (example,) = open_split(data, "").fetch([0])
-    assert example[1:] == (1, "val-0.tar/c.png")  # Of both labels, that of .cls.
+    assert example[1:] == (1, "val-0.tar/c.png")  # Of .cls; what .json has is another thing.
     assert open_split(data, "test+validation")[1].name == "val-0.tar/c.png"
 
 

@@ -61,6 +61,11 @@ class Jpeg:
         return self.stored_size[::-1] if _UPRIGHT[self.orientation][0] else self.stored_size
 
     @property
+    def nbytes(self) -> int:
+        """Bytes in memory, of the file or of its pixels."""
+        return len(self.content) if self.pixels is None else self.pixels.nbytes
+
+    @property
     def factors(self) -> tuple[int, ...]:
         """By which `decode` can divide the sides, the greatest first."""
         return FACTORS if self.pixels is None else (1,)

@@ -90,6 +90,11 @@ class Raw:
 
     pixels: np.ndarray  # uint8 [H, W, 1 or 3]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.pixels.nbytes
+
 
 # uint8 or float32 [H, W, C], a Pillow image of mode "L" or "RGB", or what a file holds.
 Picture = np.ndarray | Image.Image | Jpeg | Raw

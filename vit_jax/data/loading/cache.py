@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vit_jax.data.images.jpeg import Jpeg
-from vit_jax.data.images.picture import STANDARD, Decoding, Raw, decode_for_later
+from vit_jax.data.images.picture import STANDARD, Decoding, decode_for_later
 from vit_jax.data.sources.examples import Example, Labels, Source
 from vit_jax.data.sources.views import View
 from vit_jax.errors import DataError
@@ -61,7 +60,7 @@ class Cached(View):
         except DataError as error:
             raise DataError(f"{example.name}: {error}") from error
         example = example._replace(image=image)  # type: ignore[arg-type]
-        size = (image.pixels if isinstance(image, Jpeg | Raw) else image).nbytes
+        size = image.nbytes
         with self._lock:
             if index not in self._held and size <= self._free:
                 self._free -= size

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.loading.order import Order, RowGenerator
+from vit_jax.data.loading.read_ahead import ReadAhead
 from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import DataError
 
@@ -109,7 +110,7 @@ class Chunks:
     """Random access to the rows of the batches, a few rows at a time.
 
     Chunk k holds the rows `parts[k % P]`, of P parts, of batch `start + k // P`; its images lie in
-    `buffers` if there are any. A chunk with an unreadable example is a `DataError`, unless such are
+    `buffers` if there are any, and its files are read by `ahead` if there is one. A chunk with an unreadable example is a `DataError`, unless such are
     skipped: returned, for a raised one loses its type on its way from a worker process.
     """
 
@@ -118,27 +119,25 @@ class Chunks:
     start: int
     stop: int
     buffers: Buffers | None
+    ahead: ReadAhead | None = None
 
     def __len__(self) -> int:
         return (self.stop - self.start) * len(self.parts)
 
     def __getitem__(self, chunk: int) -> dict[str, Any] | DataError:
-        number, part = divmod(int(chunk), len(self.parts))
-        batch, rows = self.start + number, self.parts[part]
-        order, num_distinct = self.loading.order, self.loading.num_distinct
-        positions = batch * self.loading.batch_size + rows
-        indices = order.indices(batch * num_distinct + rows % num_distinct)
-        mask = (positions < order.num_examples) | (order.seed is not None)
-        # Padding repeats a row; where there is nothing else, it is loaded all the same.
-        loaded = np.flatnonzero(mask) if mask.any() else np.zeros(1, int)
-        examples = self.loading.source.fetch(indices[loaded].tolist())
+        chunk = int(chunk)
+        positions, indices, mask, loaded = self._rows(chunk)
         draws = self._generators(positions[loaded].tolist())
         images, labels, unread = None, {}, []
         try:
+            if self.ahead is None:
+                examples = self.loading.source.fetch(indices[loaded].tolist())
+            else:
+                examples = self.ahead.take(chunk, self._read)
             for row, example, rng in zip(loaded.tolist(), examples, draws, strict=True):
                 image, labels[row], failure = self._load(example, rng, indices[row], positions[row])
                 if images is None:
-                    images = self._allocate(number, part, image)
+                    images = self._allocate(chunk, image)
                 images[row] = image
                 if failure:
                     unread.append(failure)
@@ -147,7 +146,7 @@ class Chunks:
             return error
         last = loaded[-1]
         images[len(loaded) :] = images[last]  # type: ignore[index]  # One is loaded at least.
-        targets = np.asarray([labels.get(row, labels[last]) for row in range(len(rows))])
+        targets = np.asarray([labels.get(row, labels[last]) for row in range(len(mask))])
         return {
             "image": images,
             "label": targets.astype(np.int32 if targets.ndim == 1 else np.float32),
@@ -155,6 +154,23 @@ class Chunks:
             "mask": mask,
             "unread": unread,
         }
+
+    def _rows(self, chunk: int) -> tuple[np.ndarray, ...]:
+        """A chunk's positions in the data, indices and mask, [rows], and its rows that are loaded."""
+        number, part = divmod(chunk, len(self.parts))
+        batch, rows = self.start + number, self.parts[part]
+        order, num_distinct = self.loading.order, self.loading.num_distinct
+        positions = batch * self.loading.batch_size + rows
+        indices = order.indices(batch * num_distinct + rows % num_distinct)
+        mask = (positions < order.num_examples) | (order.seed is not None)
+        # Padding repeats a row; where there is nothing else, it is loaded all the same.
+        loaded = np.flatnonzero(mask) if mask.any() else np.zeros(1, int)
+        return positions, indices, mask, loaded
+
+    def _read(self, chunk: int) -> list[Example | Exception]:
+        """The examples of a chunk that are loaded."""
+        _, indices, _, loaded = self._rows(chunk)
+        return list(self.loading.source.fetch(indices[loaded].tolist()))
 
     def _generators(self, positions: list[int]) -> Iterator[tuple[np.random.Generator, ...]]:
         """The arguments of the transform besides the image, for each position."""
@@ -186,8 +202,9 @@ class Chunks:
                 "leave it out with --config.data.on_error=skip."
             ) from error
 
-    def _allocate(self, number: int, part: int, like: np.ndarray) -> np.ndarray:
+    def _allocate(self, chunk: int, like: np.ndarray) -> np.ndarray:
         """The array for the images of a chunk, [rows, ...] of images such as `like`."""
+        number, part = divmod(chunk, len(self.parts))
         rows = len(self.parts[part])
         if self.buffers is None:
             return np.empty((rows, *like.shape), like.dtype)

@@ -24,6 +24,7 @@ import numpy as np
 from absl import flags
 
 from vit_jax.data.loading.chunks import Buffers, Chunks, Loading, Skipping
+from vit_jax.data.loading.read_ahead import ReadAhead, chunks_ahead
 from vit_jax.devices.distributed import processes_on_host
 from vit_jax.errors import ConfigError, DataError
 
@@ -39,9 +40,6 @@ _SHORTAGES = {
     errno.EMFILE: "allow more open files (ulimit -n)",
     errno.ENFILE: "allow the machine more open files (sysctl fs.file-max)",
 }
-# A request takes up to a fifth of a second, a core decodes 32 images in less than a tenth; with more threads
-# they only get in each other's way (16 on two cores: 0.8 times as fast as 8).
-_LEAST_WAITING, _WAITING_PER_CORE = 8, 4
 _CORES_PER_WORKER = 8  # That threads of one process keep busy, under one interpreter lock.
 
 
@@ -78,7 +76,12 @@ def host_batches(
     num_parts = num_chunks(len(rows), num_threads * num_processes)
     buffers = None if num_workers else Buffers(len(rows))
     parts = tuple(np.array_split(rows, num_parts))
-    chunks = Chunks(loading, parts, start, max(start, stop), buffers)
+    stop = max(start, stop)
+    ahead = None
+    if loading.source.remote:
+        most = chunks_ahead(num_cores() // num_processes)
+        ahead = ReadAhead(most, stride=num_processes, stop=(stop - start) * num_parts)
+    chunks = Chunks(loading, parts, start, stop, buffers, ahead)
     buffered = max(PREFETCHED_BATCHES * num_parts // num_processes, num_threads)
     dataset = grain.MapDataset.source(chunks).to_iter_dataset(
         grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=buffered)
@@ -89,14 +92,21 @@ def host_batches(
         dataset = dataset.mp_prefetch(
             grain.MultiprocessingOptions(num_workers=num_workers), worker_init_fn=_start_worker
         )
-    return _gather(iter(dataset), num_parts, loading.skipping, buffers)
+    return _closing(ahead, _gather(iter(dataset), num_parts, loading.skipping, buffers))
+
+
+def _closing(ahead: ReadAhead | None, loaded: Generator[Batch]) -> Generator[Batch]:
+    """The batches; reading ahead ends with them."""
+    with (
+        contextlib.closing(ahead) if ahead else contextlib.nullcontext(),
+        contextlib.closing(loaded),
+    ):
+        yield from loaded
 
 
 def num_threads_of(loading: Loading, num_processes: int) -> int:
-    """Threads of each process: one a core, several where they wait for a store."""
-    cores = num_cores() // num_processes
-    waiting = max(_LEAST_WAITING, _WAITING_PER_CORE * cores) if loading.source.remote else 0
-    return loading.num_threads or max(2, cores, waiting)
+    """Threads of each process that decode: one a core."""
+    return loading.num_threads or max(2, num_cores() // num_processes)
 
 
 def num_chunks(num_rows: int, num_threads: int) -> int:
@@ -222,7 +232,8 @@ def batches(
     Returns:
         A generator of dictionaries of arrays: image uint8 [B, H, W, C], label int32 [B] or float32
         [B, K], index int32 [B] (of the example in the source) and mask bool [B]. At most two batches,
-        or a chunk of up to 32 rows for each thread, are held ready. Close it to stop the threads.
+        or a chunk of up to 32 rows for each thread, are held ready; of a store's, besides, up to 64
+        chunks or 256 MiB of files not yet decoded. Close it to stop the threads.
 
     Raises:
         ConfigError: B does not divide over the devices.
