@@ -27,14 +27,14 @@ REQUIRED = [
     "opencv-python-headless>=4.10.0.84",
     "optax>=0.2.6",
     "orbax-checkpoint>=0.12,<0.13",  # The v1 interface is still moving.
-    "Pillow>=11",
+    "Pillow>=11.3",  # Reads AVIF.
     "pyarrow>=17",
     "safetensors>=0.5",
     "scikit-learn>=1.5",
     "scipy>=1.14",
     "simplejpeg>=1.8,<2",
     "tensorboardX>=2.6.4",
-    "tensorflow-datasets>=4.9.8",  # Its readers only: TensorFlow itself is never imported.
+    "tensorflow-datasets>=4.9.10",  # Its readers only: TensorFlow itself is never imported.
     "tqdm>=4.66",
 ]
 DEVELOPMENT = [
