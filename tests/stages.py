@@ -74,3 +74,13 @@ class Setup:
             state, metrics = self.step(state, batch)
             losses.append(float(metrics["loss"]))
         return np.array(losses), np.array(indices), state
+
+
+def without_branches(params):
+    """The parameters with residual branches of 0: blocks, and a decoder's, change nothing."""
+    blocks = params["blocks"]
+    attention, mlp = blocks["attention"], blocks["mlp"]
+    nothing = functools.partial(jax.tree.map, np.zeros_like)
+    attention = {**attention, "out": nothing(attention["out"])}
+    mlp = {**mlp, "dense2": nothing(mlp["dense2"])}
+    return {**params, "blocks": {**blocks, "attention": attention, "mlp": mlp}}

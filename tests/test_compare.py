@@ -71,6 +71,14 @@ def test_what_differs_comes_first_then_the_last_values(runs, capsys):
     ]
 
 
+def test_a_key_of_which_only_one_of_three_runs_differs_is_told(tmp_path, capsys):
+    for name, seed in (("a", 0), ("b", 1), ("c", 0)):
+        write_run(tmp_path / name, {"seed": seed, "batch_size": 8}, [{"step": 1}])
+    assert compare.main([str(tmp_path / name) for name in "abc"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[: lines.index([])] == [["a", "b", "c"], ["seed", "0", "1", "0"]]
+
+
 def test_other_metrics_files_and_curves(runs, tmp_path, capsys):
     flags = ["--metrics=loss$", f"--csv={tmp_path}/t.csv", f"--curves={tmp_path}/c.png"]
     assert compare.main([*runs, *flags]) == 0

@@ -179,6 +179,8 @@ def test_the_least_rho_is_not_above_rho():
     config = changed(**{"optimizer.sharpness.rho": 0.1, "optimizer.sharpness.rho_min": 0.5})
     with pytest.raises(ConfigError, match=r"rho_min=0.5: must be at most .*rho=0.1"):
         validate(config)
+    config.optimizer.sharpness.rho = 0.5  # The same at every rate.
+    validate(config)
     config.optimizer.sharpness.rho = 0.0  # Off, whatever else is set.
     validate(config)
 

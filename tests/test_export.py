@@ -200,6 +200,16 @@ def test_a_run_is_pushed_with_its_page(hub_server, monkeypatch, tmp_path, caplog
     np.testing.assert_array_equal(loaded(images), expected(images))
 
 
+def test_the_page_of_a_trunk_promises_no_classes(hub_server, monkeypatch, tmp_path):
+    write_workdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", hub_server.token)
+    assert run(tmp_path, "hf:me/trunk", "--trunk_only") == 0
+    repository = hub_server.repositories["model", "me/trunk"]
+    card = repository.commits[repository.revisions["main"]]["README.md"].decode()
+    assert "without a head" in card
+    assert "## Classes" not in card
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -47,6 +47,10 @@ def test_an_accuracy_is_compared_with_the_published_one(
     assert "+0.050" in printed
     assert json.loads(file.read_text())[0]["model"] == f"hf:timm/{NAME}"
     assert verify.main([f"hf:timm/{NAME}", "--tolerance=0.01", *flags]) == 1
+    publish(monkeypatch, accuracy + 0.05)  # Lower than published is another accuracy, too.
+    assert verify.main([NAME, "--tolerance=0.01", *flags]) == 1
+    assert "-0.050" in capsys.readouterr().out
+    publish(monkeypatch, accuracy - 0.05)
     # One that is not there does not keep the others from being measured.
     assert verify.main([NAME, OTHER, *flags]) == 2
     assert "+0.050" in capsys.readouterr().out

@@ -49,6 +49,7 @@ def test_draws_sum_to_an_epoch(exponent, expected):
     assert np.abs(draws - np.array(expected) * scale).max() < 1
     assert share_out(10, np.array([5, 0, 5]), 0.0).tolist() == [5, 0, 5]
     assert share_out(11, np.array([7, 2, 2]), 0.0).tolist() == [4, 4, 3]
+    assert share_out(10, np.array([46, 27, 27]), 1.0).tolist() == [4, 3, 3], "of 4.6, 2.7 and 2.7"
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 7])

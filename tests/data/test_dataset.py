@@ -111,6 +111,13 @@ def test_a_plan_without_the_data_counts_what_a_run_would_train_on(limit, count):
     assert (dataset.source, dataset.num_examples, dataset.num_classes) == (None, count, 7)
 
 
+def test_a_model_may_have_more_classes_than_the_data():
+    config = tiny.get_config()
+    config.model.num_classes = 12
+    dataset = open_dataset(config)
+    assert (dataset.num_classes, len(dataset.class_names)) == (12, 10)
+
+
 def test_a_plan_has_the_sizes_of_data_that_is_here_and_says_when_it_is_not(tmp_path, caplog):
     config = tiny.get_config()
     config.data.update(num_train_examples=1_281_167, num_classes=1000)

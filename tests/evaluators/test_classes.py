@@ -121,6 +121,7 @@ def test_objectnet_needs_its_file_and_leaves_out_what_that_does_not_name(tmp_pat
     (tmp_path / "map").write_text("".join(f"{a}\t{b}\n" for a, b in lines))
     found = numbers_of(f"objectnet(classes='{tmp_path}/map')", tmp_path)
     assert (found["count"], found["accuracy"]) == (4, 0.75)
+    assert 0 < found["loss"] < 100, "an image that is left out would have an infinite one"
 
 
 @pytest.mark.parametrize("shift", [0, 2])
@@ -135,6 +136,17 @@ def test_real_takes_any_of_an_images_classes_and_leaves_out_those_without(tmp_pa
     # Image 1, brightness 60, is class 3 of [1, 3]; image 2 has none; image 3 is 2, not in [0, 5].
     assert (found["count"], found["accuracy"]) == (2, 0.5)
     assert "loss" not in found
+
+
+def test_real_knows_the_sets_of_the_others_whichever_is_left_out(tmp_path):
+    names = [f"ILSVRC2012_val_0000000{number}" for number in (1, 2, 3)]
+    write_folder(tmp_path / "data/val", {IDS[0]: [20, 40], IDS[1]: [60]}, names)
+    for gap in range(3):
+        sets = [[1], [2, 5], [3, 4, 6]]
+        sets[gap] = []
+        (tmp_path / "real.json").write_text(json.dumps(sets))
+        found = numbers_of(f"imagenet_real(labels='{tmp_path}/real.json')", tmp_path)
+        assert (found["count"], found["accuracy"]) == (2, 1.0)
 
 
 @pytest.mark.parametrize(

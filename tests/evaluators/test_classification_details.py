@@ -1,6 +1,7 @@
 """What classification measures on request: on any devices and batches, against scikit-learn."""
 
 import csv
+import functools
 import json
 
 import jax.numpy as jnp
@@ -10,11 +11,13 @@ import sklearn.metrics
 from PIL import Image
 from pyarrow import parquet
 
+from tests.data.example_sources import Numbered
 from tests.evaluators.settings import make_setting, write_folder
 from vit_jax.data.images.sheet import LINE_HEIGHT, SMALLEST
 from vit_jax.errors import ConfigError, NonFiniteLossError
-from vit_jax.evaluators import read_evaluators
-from vit_jax.evaluators.judgements import answers
+from vit_jax.evaluators import classification, read_evaluators
+from vit_jax.evaluators.answer_files import draw_worst
+from vit_jax.evaluators.judgements import Answers, answers
 from vit_jax.objectives.losses import LOSSES
 
 NAMES = ("=a", "b", "c")
@@ -120,6 +123,8 @@ def test_logits_that_are_no_numbers_are_refused(folder, value):
     message = "the logits of 12 of 12 images are not finite"
     with pytest.raises(NonFiniteLossError, match=f"eval: {message}"):
         measure(folder, "classification", sharpness=value)
+    with pytest.raises(NonFiniteLossError, match=message):  # Padding is no image.
+        measure(folder, "classification", sharpness=value, batch_size=5)
 
 
 @pytest.mark.parametrize("text", ["fewshot(shots=(1, 3))", "knn(k=3)", "probe(l2=0.1)"])
@@ -142,12 +147,38 @@ def test_features_that_are_no_numbers_are_refused(folder):
 
 
 def test_few_images_a_class_are_an_error_before_anything_is_computed(folder):
+    if not (folder / "train").exists():
+        write_folder(folder / "train", PIXELS)
     setting, _ = make_setting(f"folder:{folder}", NAMES, num_classes=3)
     (evaluator,) = read_evaluators("fewshot(shots=(1, 4))")
     with pytest.raises(
         Exception, match=r"1 of 3 classes have fewer .* than the 4 shots, class 'c' 3"
     ):
         evaluator.bind(setting)
+
+
+def test_the_worst_are_found_by_their_index_in_the_source():
+    """Where images are left out, it is not the number of the answer."""
+
+    class Seen(Numbered):
+        def fetch(self, indices):
+            asked.append(list(indices))
+            return super().fetch(indices)
+
+    asked: list[list[int]] = []
+    nothing = np.zeros((3, 0))
+    labels, margins = np.array([0, 1, 0]), np.array([0.5, -0.5, 0.1])
+    found = Answers(np.array([2, 5, 7]), labels, labels, np.abs(margins), margins, nothing)
+    as_image = functools.partial(np.full, (4, 4, 1), dtype=np.uint8)
+    draw_worst(found, 2, Seen(9), ("a", "b"), lambda image: as_image(image.item()))
+    assert asked == [[5, 7]]
+
+
+def test_the_confusion_is_drawn_in_shares_of_each_class(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(classification, "draw_matrix", lambda shares, *names: drawn.append(shares))
+    classification.draw_confusion(np.array([[3, 1, 0], [0, 5, 0], [0, 0, 0]]))
+    np.testing.assert_array_equal(drawn[0], [[0.75, 0.25, 0], [0, 1, 0]])
 
 
 def test_rows_in_another_format_are_refused_at_the_start(folder):

@@ -45,6 +45,17 @@ def test_confusion_and_what_follows_from_it(case):
     np.testing.assert_allclose(metrics.class_accuracies(confusion), recall)
 
 
+def test_macro_f1_is_over_the_datas_classes_alone():
+    """An answer that is none of them, the last column, is a miss, and no class."""
+    confusion = np.array([[3, 0, 1], [0, 2, 0], [0, 0, 0]])
+    assert metrics.macro_f1(confusion, 2) == pytest.approx((6 / 7 + 1) / 2)
+
+
+def test_a_confidence_on_an_edge_is_of_the_bin_below():
+    found = metrics.reliability(np.array([0.25, 0.5, 0.5, 1.0]), np.array([1, 0, 1, 1]), num_bins=4)
+    assert found.size.tolist() == [1, 2, 0, 1]
+
+
 def test_measures_of_nothing_are_no_numbers():
     nothing = metrics.confusion_matrix(np.array([], int), np.array([], int), K)
     assert np.isnan([metrics.balanced_accuracy(nothing), metrics.macro_f1(nothing)]).all()

@@ -17,6 +17,7 @@ from vit_jax.devices.topology import open_topology
 from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.model_file import Preprocessing
 from vit_jax.objectives.distillation import divergence
+from vit_jax.objectives.mixing import mixed_images
 from vit_jax.training.planning import make_plan
 
 
@@ -126,6 +127,26 @@ def test_each_head_of_a_student_with_the_token_has_its_own_loss(teacher):
         gradients = jax.jit(jax.grad(total))(setup.state.params)
         assert np.abs(gradients[trained]["kernel"]).max() > 0
         assert np.abs(gradients[other]["kernel"]).max() == 0
+
+
+def test_what_agrees_with_the_teacher_is_the_distillation_tokens_answer(teacher):
+    """And the teacher sees what the student sees: mixed images."""
+    values = {"model.distillation_token": True, "objective.mixing.mixup_alpha": 1.0}
+    setup = Setup(make_config(teacher, **values), mesh_of(1))
+    objective, params = setup.experiment.objective, setup.state.params
+    heads = ("head", "distillation_head")
+    for number, head in enumerate(heads):
+        kernel = jax.random.normal(jax.random.key(number), params[head]["kernel"].shape)
+        params = {**params, head: {**params[head], "kernel": kernel}}
+    batch = jax.jit(objective.prepare)(next(setup.batches()), 0, 0)
+    images = mixed_images(batch)
+    taught = np.asarray(vit_jax.load_model(teacher)(jnp.float32(images) / 255 * 2 - 1))
+    tokens = setup.experiment.network.outputs(params, images)["pre_logits"]
+    said = np.asarray(tokens[:, tokens.shape[1] // 2 :] @ params["distillation_head"]["kernel"])
+    _, values = jax.jit(objective.loss)(params, objective.frozen(), batch, None)
+    np.testing.assert_array_equal(values["agreement"], taught.argmax(-1) == said.argmax(-1))
+    p, q = log_softmax(np.float64(taught)), log_softmax(np.float64(said))
+    np.testing.assert_allclose(values["teacher_loss"], (np.exp(p) * (p - q)).sum(-1), rtol=1e-3)
 
 
 def test_it_trains_resumes_and_leaves_the_teacher_alone(teacher, tmp_path):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from tests.stages import Setup, mesh_of
+from tests.stages import Setup, mesh_of, without_branches
 from vit_jax import train
 from vit_jax.errors import ConfigError
+from vit_jax.models.positions import sincos_2d
 
 
 def make_config(**values):
@@ -101,6 +102,21 @@ def test_the_order_of_the_kept_patches_does_not_matter(setup, batch, predictions
     turned = {**batch, "kept": batch["kept"][:, ::-1], "masked": batch["masked"][:, ::-1]}
     found, expected = (predictions(setup.state.params, b, None) for b in (turned, batch))
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_what_is_left_out_is_predicted_by_its_position(setup, batch, predictions):
+    """With decoder blocks that change nothing, a [mask] token differs by its fixed position alone."""
+    params = setup.state.params
+    params = {**params, "objective": without_branches(params["objective"])}
+    found = np.asarray(predictions(params, batch, None))
+    own = params["objective"]
+    tokens = np.float64(own["mask"]) + sincos_2d(4, 4, 16)[0]
+    tokens -= tokens.mean(-1, keepdims=True)
+    tokens = tokens / np.sqrt(tokens.var(-1, keepdims=True) + 1e-6)
+    tokens = tokens * own["norm"]["scale"] + own["norm"]["bias"]
+    every = tokens @ np.float64(own["head"]["kernel"]) + own["head"]["bias"]
+    for rows, masked in zip(found, np.asarray(batch["masked"]), strict=True):
+        np.testing.assert_allclose(rows[masked], every[masked], rtol=1e-3, atol=1e-4)
 
 
 def flops_of(mask_ratio):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from tests.stages import Setup, mesh_of
+from tests.stages import Setup, mesh_of, without_branches
 from vit_jax import train
 from vit_jax.errors import ConfigError
 from vit_jax.objectives.masked_patches import Colors, Pixels, corruption, exchanged
@@ -156,6 +156,23 @@ def test_gradients_reach_the_mask_and_no_prediction_elsewhere():
     uncorrupted = np.setdiff1d(np.arange(16), positions[0])
     assert loss_of(uncorrupted) == loss_of(np.array([], int))
     assert loss_of(positions[0]) != loss_of(uncorrupted)
+
+
+def test_a_prediction_is_of_its_own_position():
+    """With blocks that change nothing, [mask] has its position's embedding and no other."""
+    setup = Setup(make_config(), mesh_of(1))
+    objective, batch = setup.experiment.objective, setup.prepared()
+    params = without_branches(setup.state.params)
+    masked = {**batch, "sources": jnp.full_like(batch["sources"], 16)}
+    found = np.asarray(jax.jit(objective._predictions)(params, masked, None)[0])
+    own, norm = params["objective"], params["norm"]
+    tokens = np.float64(
+        own["mask"] + params["position_embedding"][0, 1:]
+    )  # After the class token's.
+    tokens -= tokens.mean(-1, keepdims=True)
+    tokens = tokens / np.sqrt(tokens.var(-1, keepdims=True) + 1e-6) * norm["scale"] + norm["bias"]
+    every = tokens @ np.float64(own["head"]["kernel"]) + own["head"]["bias"]
+    np.testing.assert_allclose(found, every[np.asarray(batch["positions"])], rtol=1e-3, atol=1e-4)
 
 
 def test_pictures_show_the_image_its_corruption_and_the_predictions():

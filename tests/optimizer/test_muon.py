@@ -12,6 +12,8 @@ from vit_jax.optimizer.muon import matrix_view
 STEPS = 5
 SHAPES = {
     "blocks/attention/query/kernel": (2, 6, 2, 4),
+    "blocks/attention/key/kernel": (2, 6, 2, 4),
+    "blocks/attention/value/kernel": (2, 6, 2, 4),
     "blocks/attention/out/kernel": (2, 2, 4, 6),
     "blocks/attention/out/bias": (2, 6),
     "blocks/mlp/dense1/kernel": (2, 6, 10),
@@ -21,6 +23,8 @@ SHAPES = {
 }
 MATRICES = {  # Rows and columns of one layer.
     "blocks/attention/query/kernel": (6, 8),
+    "blocks/attention/key/kernel": (6, 8),
+    "blocks/attention/value/kernel": (6, 8),
     "blocks/attention/out/kernel": (8, 6),
     "blocks/mlp/dense1/kernel": (6, 10),
     "trunk/stage1/unit01/conv2/kernel": (18, 5),

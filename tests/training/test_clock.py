@@ -111,7 +111,9 @@ class TestThroughput:
         throughput.clock.begin(Kind.STEPS)
         time.seconds += 2
         throughput.start(1)
-        time.seconds += 10
+        time.seconds += 7
+        with throughput.clock.spending(Kind.DATA_WAIT):
+            time.seconds += 3  # Of an interval that is over.
         throughput.metrics(11)  # 1 s a step
         with throughput.clock.spending(Kind.EVALUATION):
             time.seconds += 1000

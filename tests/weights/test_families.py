@@ -333,6 +333,10 @@ def test_torchvisions_names(mlp, tmp_path):
     model = vit_jax.load_model(path, num_heads=2)
     outputs = logits(model, expected["images"])
     np.testing.assert_allclose(outputs, expected["logits"], rtol=0, atol=1e-5)
+    side = model.options.image_size[0]
+    assert model.preprocessing.resize == round(side * 256 / 224), (
+        "as its ImageClassification preset"
+    )
     vit_jax.save_model(model, tmp_path / "out.safetensors", "torchvision")
     written = safetensors.numpy.load_file(tmp_path / "out.safetensors")
     assert_same_tensors(written, torchvision_names(tensors, ("0", "3")))

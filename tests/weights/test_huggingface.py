@@ -20,6 +20,7 @@ from tests.published import (
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
 from vit_jax.weights.huggingface import stated_by_config
+from vit_jax.weights.huggingface_config import options_of
 
 NAMES = ("hf_gelu", "hf_gelu_pytorch_tanh")
 CLASSES = (
@@ -116,6 +117,43 @@ def test_preprocessing_is_written_as_the_library_calls_it(folder, tmp_path):
     content = json.loads((tmp_path / "plain/preprocessor_config.json").read_text())
     assert content["size"] == {"height": 32, "width": 32}
     assert "do_center_crop" not in content
+
+
+@pytest.mark.parametrize(
+    ("loss", "problem", "read"),
+    [
+        ("sigmoid", "multi_label_classification", "sigmoid"),
+        ("binary", "multi_label_classification", "sigmoid"),
+        ("huber", "regression", "l2"),
+        ("softmax", None, "softmax"),
+    ],
+)
+def test_the_library_is_told_what_logits_mean(folder, tmp_path, loss, problem, read):
+    model = vit_jax.load_model(folder)
+    model.loss = loss
+    vit_jax.save_model(model, tmp_path / "out", "huggingface")
+    content = json.loads((tmp_path / "out/config.json").read_text())
+    assert content.get("problem_type") == problem
+    assert vit_jax.load_model(tmp_path / "out").loss == read
+
+
+@pytest.mark.parametrize(
+    ("model_type", "epsilon"),
+    [
+        *(("vit", 1e-12), ("deit", 1e-12), ("vit_mae", 1e-12), ("vit_msn", 1e-6)),
+        *(("dinov2", 1e-6), ("dinov3_vit", 1e-5), ("clip", 1e-5), ("siglip", 1e-6)),
+    ],
+)
+def test_an_epsilon_that_is_not_said_is_the_librarys(model_type, epsilon):
+    """The defaults of transformers' configuration classes."""
+    assert options_of({"model_type": model_type}, classifies=False)["norm_epsilon"] == epsilon
+
+
+def test_classes_are_in_the_order_of_their_numbers(folder):
+    names = {str(number): f"class {number}" for number in (9, 3, 0, 1, 2, 4, 5, 6, 7, 8)}
+    change_config(folder, id2label=names)
+    expected = tuple(f"class {number}" for number in range(10))
+    assert vit_jax.load_model(folder).class_names == expected
 
 
 def test_the_epsilon_is_the_files(folder, tmp_path):

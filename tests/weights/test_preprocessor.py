@@ -57,6 +57,12 @@ def test_pixels_are_scaled_and_normalised_as_the_library_does(config):
         ({"size": {"shortest_edge": 36}, **CROP}, "center", 36, ""),
         ({"size": {"shortest_edge": 36}, "do_center_crop": True}, "center", 36, ""),
         ({"size": 36, **CROP}, "center", 36, "resizes the whole picture to (36, 36) before"),
+        (
+            {"size": {"height": 40, "width": 36}, **CROP},
+            "center",
+            36,
+            "resizes the whole picture to",
+        ),
         ({"size": {"height": 48, "width": 48}}, "resize", 256, "pictures of (48, 48); the model"),
         (
             {"size": {"shortest_edge": 36}, "do_center_crop": True, "crop_size": 24},

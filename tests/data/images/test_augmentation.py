@@ -168,6 +168,9 @@ def test_erasing_noise_has_imagenets_mean_and_deviation():
     # Inside 0 … 255 it is normal: one deviation to each side holds 68.3 %.
     low, high = np.quantile(noise, [0.1587, 0.8413], axis=0)
     np.testing.assert_allclose((high - low) / 2, (58.4, 57.1, 57.4), atol=1.5)
+    # Its channels have nothing to do with each other: four standard errors of a correlation.
+    correlations = np.corrcoef(noise.T)[np.triu_indices(3, 1)]
+    assert np.abs(correlations).max() < 4 / np.sqrt(len(noise))
 
 
 # ---------------------------------------------------------------------------- every augmentation

@@ -155,10 +155,11 @@ def test_targets_of_several_classes_are_rows():
     assert batch["label"].tolist() == [[index % 2, 1] for index in range(8)]
 
 
+@pytest.mark.parametrize("kind", ["several", "numbers"])
 @pytest.mark.parametrize("num_rows", [2, 8])  # Of two rows, neither can be read.
-def test_what_stands_for_an_example_of_several_classes_has_none(num_rows):
+def test_what_stands_for_an_example_of_several_classes_or_numbers_has_none(num_rows, kind):
     class Targets(Numbered):
-        multi_label = True
+        multi_label, numeric = kind == "several", kind == "numbers"
 
         def __getitem__(self, index):
             if index < 2:
