@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vit_jax
-from tests.published import logits
+from tests.published import logits, parameters
 from tests.test_evaluate import CLASSES, make_model, results_of, run, write_images
 from vit_jax.averaging import PROBABILITIES, Views, average, average_logits
 from vit_jax.errors import ConfigError
@@ -74,6 +74,7 @@ def test_the_command_averages_models_views_and_counts_each_image_once(tmp_path, 
     assert result["model"] == f"{tmp_path}/a + {tmp_path}/b"
     assert result["count"] == len(labels)
     assert result["accuracy"] == np.mean(values.argmax(1) == labels)
+    assert result["parameters"] == 2 * sum(x.size for x in parameters(first).values())
     assert result["metrics"].keys() == {"eval/loss", "eval/accuracy", "eval/count", "eval/skipped"}
     (again,) = results_of(
         tmp_path,
