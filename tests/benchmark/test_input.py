@@ -105,7 +105,8 @@ def test_what_is_derived_of_the_measures(monkeypatch):
     monkeypatch.setattr(input_lib.pipeline, "num_cores", lambda: 4)
     monkeypatch.setattr(input_lib, "peak_host_memory_bytes", lambda *whose: next(memory))
     monkeypatch.setattr(input_lib.time, "perf_counter", itertools.count().__next__)
-    config = config_with(batch_size=8)
+    monkeypatch.setattr(input_lib.pipeline, "default_workers", lambda: 0)
+    config = config_with(batch_size=8, **{"data.num_workers": -1})
     found = input_lib.measure_input(config, Timing(seconds=12, repeats=3))
     assert seconds == [4, 4, 4, 3]
     assert found.images_per_second_repeats == (8, 48, 16)
