@@ -85,8 +85,10 @@ WRITTEN = (
 ACTIVATIONS = {"erf": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 DEFAULTS_OF = {  # model_type -> its keys besides those of all, but for what WRITTEN says
-    **dict.fromkeys(("vit", "ijepa", "deit"), {"qkv_bias": True, **NO_DROPOUT}),
-    **dict.fromkeys(("dinov2", "dinov2_with_registers"), {"qkv_bias": True, **NO_DROPOUT}),
+    **{
+        model_type: {"qkv_bias": True, **NO_DROPOUT}
+        for model_type in ("vit", "ijepa", "deit", "dinov2", "dinov2_with_registers")
+    },
     "beit": {
         **NO_DROPOUT,
         **{"drop_path_rate": 0.0, "layer_scale_init_value": 0.0, "use_mean_pooling": False},

@@ -81,7 +81,7 @@ def test_the_vision_tower_of_a_model_of_images_and_texts_counts():
     }
     found = options_of(config, classifies=False)
     assert found == {**CLIP, "width": 24, "num_heads": 3, "gelu": "erf"}
-    with pytest.raises(ConfigError, match="text_config=.* of a CLIP is not known"):
+    with pytest.raises(ConfigError, match=r"text_config=.* of a CLIP is not known"):
         options_of({"model_type": "clip_vision_model", "text_config": {}}, classifies=False)
 
 
