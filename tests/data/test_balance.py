@@ -118,6 +118,8 @@ def test_a_run_says_what_each_class_counts():
     orders = [train_order(config, each) for each in (dataset, open_dataset(config))]
     first, second = (order.indices(np.arange(64)) for order in orders)
     np.testing.assert_array_equal(first, second)
+    config.seed = 7
+    assert (train_order(config, dataset).indices(np.arange(64)) != first).any(), "by the seed"
     assert dataset_with()[1].balance is None
 
 
