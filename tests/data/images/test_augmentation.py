@@ -202,6 +202,20 @@ def test_a_rectangle_is_erased_anywhere():
     assert highest[[1, 3]].tolist() == [11, 19]
 
 
+def test_noise_of_one_deviation_is_a_deviation_from_the_mean_in_each_channel():
+    rng = types.SimpleNamespace(
+        random=lambda: 0.0,
+        uniform=lambda low, high: low,
+        integers=lambda stop: 0,
+        standard_normal=np.ones,
+    )
+    for channels, expected in ((3, (182, 173, 161)), (1, (174,))):
+        image = np.zeros((40, 50, channels), np.uint8)
+        found = random_erasing(image, rng, 1.0)
+        assert tuple(found[0, 0]) == expected
+        assert (found[..., 0] > 0).sum() == round((40 * 0.3) ** 0.5) * round((40 / 0.3) ** 0.5)
+
+
 def test_erasing_in_other_channels_than_three_is_by_the_luminance():
     floats = np.zeros((40, 50, 5), np.float32)
     image = random_erasing(floats, np.random.default_rng(3), 1.0, "const")

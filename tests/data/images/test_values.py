@@ -144,7 +144,7 @@ np.lib.format.write_array(VERSION_3, np.zeros((2, 2)), version=(3, 0))
         (encode_tiff(values_of("uint8", 5))[:40], 5, Decoding(), "damaged TIFF file"),
         (encode_tiff(values_of("uint16", 5))[:8] + bytes(900), 5, Decoding(), "damaged TIFF file"),
         (encode_tiff(values_of("uint8", 5)), 5, Decoding(max_bytes=100), "more than it may take"),
-        (encode_npy(values_of("uint8", 5)), 5, Decoding(max_bytes=100), "more than it may take"),
+        (encode_npy(values_of("uint8", 5)), 5, Decoding(max_bytes=100), "5×7 pixels.* more than it may"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named(content, channels, how, message):
