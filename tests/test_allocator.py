@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import vit_jax
-from vit_jax.allocator import chooses_allocation, computes_on_cpu
+from vit_jax.allocator import chooses_allocation, computes_on_cpu, largest_kept
 
 PACKAGE = pathlib.Path(vit_jax.__file__).parent
 TRAINING = ("main", "study", "suite", "sweep", "benchmark/__main__")
@@ -94,6 +94,13 @@ def test_the_cpu_computes_if_it_is_named_or_alone(platforms, accelerators, expec
 )
 def test_a_users_choice_is_seen(name, expected):
     assert chooses_allocation({"HOME": "/", name: "1"}) == expected
+
+
+def test_pieces_are_kept_up_to_a_twelfth_of_the_memory_or_what_an_int_holds():
+    gib = 2**30
+    assert largest_kept(12 * gib) == gib
+    assert largest_kept(18 * gib) == 1.5 * gib
+    assert largest_kept(64 * gib) == 2 * gib - 1
 
 
 @pytest.mark.parametrize("command", TRAINING)
