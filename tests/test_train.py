@@ -35,7 +35,7 @@ from vit_jax.training.step import make_train_step
 MESHES = [
     pytest.param({"data": 8}, marks=pytest.mark.slow),  # The others have a data axis too.
     {"fsdp": 8},
-    {"data": 2, "fsdp": 4},
+    pytest.param({"data": 2, "fsdp": 4}, marks=pytest.mark.slow),
     {"data": 4, "tensor": 2},
 ]
 WIDE = {"model.width": 128, "model.mlp_width": 512, "total_steps": 5, "warmup_steps": 1}
@@ -135,7 +135,9 @@ DROPOUT = {"model.dropout_rate": 0.1, "model.stochastic_depth_rate": 0.2}
 @pytest.mark.parametrize(
     ("values", "axes", "accumulation_steps"),
     [
-        ({**MIXING, "objective.mixing.form": "deit"}, {"data": 8}, 4),
+        pytest.param(  # One of eight devices: `objectives/test_mixing.py`.
+            {**MIXING, "objective.mixing.form": "deit"}, {"data": 8}, 4, marks=pytest.mark.slow
+        ),
         # Micro-batches draw their own dropout: these are the same as on one device only.
         ({**MIXING, **DROPOUT, "optimizer.accumulation_steps": 2}, {"data": 4, "fsdp": 2}, 2),
         pytest.param(DROPOUT, {"data": 2, "fsdp": 4}, 1, marks=pytest.mark.slow),
@@ -247,7 +249,7 @@ def test_a_step_whose_loss_is_not_finite_is_not_saved(tmp_path, stopping):
 
 def test_two_classes_and_bfloat16_stay_finite(tmp_path):
     config = tiny.get_config()
-    config.total_steps = 50
+    config.total_steps = 20
     config.optimizer.learning_rate = default_config().optimizer.learning_rate
     config.data.source, config.data.num_train_examples = "fake", 64
     config.model.num_classes = 2

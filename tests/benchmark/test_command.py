@@ -28,7 +28,7 @@ def check(found, what):
     assert (found["devices"], found["mfu"]) == (8, None)
 
 
-@pytest.mark.parametrize("data", ["synthetic", "real"])
+@pytest.mark.parametrize("data", [pytest.param("synthetic", marks=pytest.mark.slow), "real"])
 def test_the_step_and_the_loop_are_of_one_program(capsys, data):
     step = measure(capsys, "step", f"--data={data}")
     loop = measure(capsys, "train", f"--data={data}")

@@ -133,7 +133,8 @@ def test_layers_that_nothing_would_train_are_refused(name, layer, tmp_path):
 @pytest.mark.parametrize(
     ("mesh", "accumulation"),
     [
-        ({"data": 2, "fsdp": 4}, 2),
+        # A fast one: `training/test_gradients.py`, the objectives' own blocks.
+        pytest.param({"data": 2, "fsdp": 4}, 2, marks=pytest.mark.slow),
         pytest.param({"data": 8}, 1, marks=pytest.mark.slow),
         pytest.param({"fsdp": 8}, 1, marks=pytest.mark.slow),
         pytest.param({"data": 2, "fsdp": 2, "tensor": 2}, 1, marks=pytest.mark.slow),
