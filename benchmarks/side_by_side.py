@@ -32,7 +32,10 @@ WARM_UP = 2
 
 
 def ours(flags):
-    """The step of `vit_jax.main`."""
+    """The step of `vit_jax.main`, in a process with its allocator."""
+    from vit_jax.allocator import keep_freed_memory
+
+    keep_freed_memory()
     from vit_jax.benchmark.step import open_experiment, synthetic_batch
     from vit_jax.config import default_config
     from vit_jax.training.state import initial_state

@@ -7,9 +7,11 @@ the same command again. Several processes: see `vit_jax.devices.distributed` and
 """
 
 if __name__ == "__main__":  # Before imports that take seconds.
+    from vit_jax.allocator import keep_freed_memory
     from vit_jax.signals import nothing_to_save
 
     nothing_to_save()
+    keep_freed_memory()
 
 import argparse
 import contextlib

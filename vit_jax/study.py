@@ -13,9 +13,11 @@ Exit codes: 0 done; 1 done, but some cells failed; 2 a mistake; 75 stopped, star
 """
 
 if __name__ == "__main__":  # Before imports that take seconds.
+    from vit_jax.allocator import keep_freed_memory
     from vit_jax.signals import nothing_to_save
 
     nothing_to_save()
+    keep_freed_memory()
 
 import argparse
 import dataclasses

@@ -13,9 +13,11 @@ whoever comes last prints all. With --sweep, each run chooses its learning rate 
 """
 
 if __name__ == "__main__":  # Before imports that take seconds.
+    from vit_jax.allocator import keep_freed_memory
     from vit_jax.signals import nothing_to_save
 
     nothing_to_save()
+    keep_freed_memory()
 
 import argparse
 import dataclasses

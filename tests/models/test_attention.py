@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from vit_jax.models import create_model
 from vit_jax.models.attention import FUSED, cudnn_attention, cudnn_obstacle, even_length
@@ -107,3 +108,42 @@ def test_what_the_library_does_not_take_is_said():
     assert "float32" in cudnn_obstacle(64, "float32")
     assert "width of 20" in cudnn_obstacle(20, "bfloat16")
     assert "width of 160" in cudnn_obstacle(160, "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_one_product_for_queries_keys_and_values_is_the_plain_form(dtype, qkv_bias):
+    options = {"image_size": 8, "channels": 1, "width": 12, "depth": 2, "num_heads": 3}
+    options |= {"mlp_width": 20, "num_classes": 5, "seed": 0, "dtype": dtype, "qkv_bias": qkv_bias}
+    images = np.random.default_rng(0).normal(size=(2, 8, 8, 1)).astype(np.float32)
+
+    def loss_and_gradient(attention):
+        model = create_model("ViT-Ti/2", attention=attention, **options)
+        graph, parameters = nnx.split(model)
+        # Not zeros as at the start, and other numbers for each.
+        parameters = jax.tree.map(
+            lambda x: x + 0.1 * jax.random.normal(jax.random.key(x.size), x.shape), parameters
+        )
+
+        def loss(parameters):
+            return jnp.mean(jnp.sin(nnx.merge(graph, parameters)(images)))
+
+        return jax.jit(jax.value_and_grad(loss))(parameters)
+
+    found, expected = loss_and_gradient("joint"), loss_and_gradient("xla")
+    tolerance = 1e-6 if dtype == "float32" else 1e-2
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+def test_joint_makes_one_product_of_three():
+    options = {"image_size": 8, "channels": 1, "width": 12, "depth": 1, "num_heads": 3}
+    images = jnp.zeros((2, 8, 8, 1))
+
+    def products(attention):
+        model = create_model(
+            "ViT-Ti/2", attention=attention, mlp_width=20, num_classes=5, **options
+        )
+        return str(jax.make_jaxpr(model)(images)).count("dot_general")
+
+    assert products("joint") == products("xla") - 2

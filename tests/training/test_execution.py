@@ -34,7 +34,8 @@ def chosen(devices, name="ViT-B/16", dtype="bfloat16", **options):
         (dataclasses.replace(H100, memory=None), "cudnn", "dots", 1),
         (dataclasses.replace(H100, splits_heads=True), "xla", "dots", 12),
         (V5E, "xla", "dots", 1),
-        (HERE, "xla", "none", 12),
+        (HERE, "joint", "none", 12),
+        (dataclasses.replace(HERE, splits_heads=True), "xla", "none", 12),
     ],
 )
 def test_the_choice_follows_the_devices(devices, attention, remat, unroll):
@@ -89,7 +90,7 @@ def test_a_run_records_the_choice_and_its_model_file_leaves_it_open():
     mesh = mesh_of(data=8)
     assert devices_of(config, mesh) == Devices("cpu", False, (0,), None, 2)
     experiment = make_experiment(config, mesh, open_dataset(config))
-    expected = {"attention": "xla", "remat": "none", "scan_unroll": 2}
+    expected = {"attention": "joint", "remat": "none", "scan_unroll": 2}
     expected |= {"matmul_precision": "highest"}
     assert experiment.inputs.execution == expected
     assert experiment.network.options.scan_unroll == 2

@@ -11,6 +11,11 @@
 are told otherwise. Exit codes: 0 done; 2 the config or its data cannot be used.
 """
 
+if __name__ == "__main__":  # Before imports that take seconds.
+    from vit_jax.allocator import keep_freed_memory
+
+    keep_freed_memory()
+
 import argparse
 import dataclasses
 import itertools

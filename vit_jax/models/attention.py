@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 XLA, CUDNN = "xla", "cudnn"  # The plain form; NVIDIA's library.
+JOINT = "joint"  # The plain form, with one product for queries, keys and values.
 FUSED_PRIMITIVE = "dot_product_attention_fwd"  # Part of the name of the kernel's primitive in JAX.
 
 CUDNN_MULTIPLE, CUDNN_LARGEST = 8, 128  # Of a head's width.
@@ -56,7 +57,7 @@ def even_length(x: jax.Array, axis: int) -> jax.Array:
 
 
 FUSED: dict[str, Fused] = {CUDNN: cudnn_attention}
-ATTENTIONS = (XLA, *FUSED)
+ATTENTIONS = (XLA, JOINT, *FUSED)
 
 
 def cudnn_obstacle(head_width: int, dtype: str) -> str:

@@ -6,14 +6,14 @@ are float32. `options` is any options class with the fields a layer reads.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE, Fused, even_length
+from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE, JOINT, Fused, even_length
 from vit_jax.models.dropout import HASHED, dropout
 from vit_jax.models.norms import layer_norm
 from vit_jax.models.positions import relative_logits, rotary_angles, rotate
@@ -125,7 +125,7 @@ class Attention(nnx.Module):
         self.rotary_options, self.out_norm = options if rotary else None, out_norm
         self.dropout_rate = options.attention_dropout_rate
         self.dropout_bits = options.dropout_bits
-        self.fused = FUSED.get(options.attention)
+        self.fused, self.joint = FUSED.get(options.attention), options.attention == JOINT
 
     def __call__(
         self,
@@ -146,7 +146,10 @@ class Attention(nnx.Module):
         fused = self.fused_for(key) if bias is None else None
         if fused and self.rotary_options is None:  # Here it is part of what is written anyway.
             x, memory = even_length(x, -2), even_length(memory, -2)
-        query, key_, value = self.query(x), self.key(memory), self.value(memory)
+        if self.joint and memory is x:
+            query, key_, value = joint([self.query, self.key, self.value], x)
+        else:
+            query, key_, value = self.query(x), self.key(memory), self.value(memory)
         if self.query_key_norm:
             query, key_ = self.query_norm(query), self.key_norm(key_)
         if self.rotary_options is not None:
@@ -188,6 +191,19 @@ class Attention(nnx.Module):
         if bias is not None:
             logits = logits + bias
         return softmax(logits)
+
+
+def joint(layers: Sequence[nnx.LinearGeneral], x: jax.Array) -> list[jax.Array]:
+    """The outputs [..., H, d] of layers for the same input [..., D], by one product.
+
+    A CPU's library is quicker with one wide product than with several narrow ones.
+    """
+    first, biases = layers[0], [layer.bias for layer in layers if layer.bias is not None]
+    kernel = jnp.concatenate([layer.kernel[...] for layer in layers], 1)
+    bias = jnp.concatenate([bias[...] for bias in biases]) if biases else jnp.zeros((), x.dtype)
+    x, kernel, bias = first.promote_dtype((x, kernel, bias), dtype=first.dtype)
+    y = jnp.tensordot(x, kernel, 1) + bias
+    return jnp.split(y, len(layers), -2)
 
 
 class MLP(nnx.Module):

@@ -1,0 +1,102 @@
+"""Memory that is freed and asked for again: where it is kept, and that it is."""
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import vit_jax
+from vit_jax.allocator import chooses_allocation, computes_on_cpu
+
+PACKAGE = pathlib.Path(vit_jax.__file__).parent
+TRAINING = ("main", "study", "suite", "sweep", "benchmark/__main__")
+# A piece as large as a small model's activations, written and freed, in a thread as XLA has them.
+PAGES_CLEARED = """
+import resource, sys, threading
+from vit_jax.allocator import keep_freed_memory
+kept = keep_freed_memory()
+assert "jax" not in sys.modules
+def work():
+    bytearray(2**28)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(3):
+        bytearray(2**28)
+    print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def pages_cleared(**environment):
+    """Whether memory is said to be kept, and the pages that three pieces of 256 MiB cost."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_", "LD_PRE"))}
+    completed = subprocess.run(
+        [sys.executable, "-c", PAGES_CLEARED],
+        env={**own, **environment},
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kept, pages = map(int, completed.stdout.split())
+    return bool(kept), pages
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
+def test_freed_memory_is_kept_where_the_cpu_computes():
+    kept, pages = pages_cleared(JAX_PLATFORMS="cpu")
+    assert kept
+    assert pages < 1000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"JAX_PLATFORMS": "cuda"},
+        {"JAX_PLATFORMS": "cpu", "MALLOC_TRIM_THRESHOLD_": "131072"},
+    ],
+)
+def test_the_allocator_is_left_alone_elsewhere(environment):
+    kept, _ = pages_cleared(**environment)
+    assert not kept
+
+
+@pytest.mark.parametrize(
+    ("platforms", "accelerators", "expected"),
+    [
+        ("", [], True),
+        ("", ["/dev/nvidia0"], False),
+        ("", ["/dev/vfio/0"], False),
+        ("cpu", ["/dev/nvidia0"], True),
+        ("cuda,cpu", [], False),
+        ("tpu", [], False),
+    ],
+)
+def test_the_cpu_computes_if_it_is_named_or_alone(platforms, accelerators, expected):
+    environment = {"JAX_PLATFORMS": platforms} if platforms else {}
+    assert computes_on_cpu(environment, accelerators) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("MALLOC_ARENA_MAX", True),
+        ("GLIBC_TUNABLES", True),
+        ("LD_PRELOAD", True),
+        ("LD_LIBRARY_PATH", False),
+        ("MALLOC", False),
+    ],
+)
+def test_a_users_choice_is_seen(name, expected):
+    assert chooses_allocation({"HOME": "/", name: "1"}) == expected
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_commands_that_train_keep_memory_before_they_import_jax(command):
+    first = ast.parse((PACKAGE / f"{command}.py").read_text()).body[1]
+    assert "keep_freed_memory()" in ast.unparse(first)
