@@ -64,18 +64,20 @@ def test_it_resumes_bit_for_bit_and_measures_itself(whole, tmp_path):
 
 
 def test_it_is_evaluated_without_a_head(whole, tmp_path):
-    _, folder = whole
+    name, folder = whole
+    of_features = name == "masked_patches"  # They know nothing of the objective: one will do.
     file = tmp_path / "results.json"
     arguments = [
-        "--evaluators=objective | knn(k=1) | fewshot(shots=(5,))",
+        "--evaluators=objective" + " | knn(k=1) | fewshot(shots=(5,))" * of_features,
         "--batch_size=32",
         f"--json={file}",
     ]
     assert evaluate.main([str(folder), *arguments]) == 0
     metrics = json.loads(file.read_text())[0]["metrics"]
     assert metrics["eval/loss"] == pytest.approx(read_metrics(folder)[-1]["eval/loss"], rel=1e-5)
-    assert any(key.startswith("fewshot/") for key in metrics)
-    assert metrics["knn/accuracy"] > 0.15  # Pixels through random weights tell digits apart.
+    if of_features:
+        assert any(key.startswith("fewshot/") for key in metrics)
+        assert metrics["knn/accuracy"] > 0.15  # Pixels through random weights tell digits apart.
     said = main.summary(read_metrics(folder)[-1], str(folder))
     assert "vit_jax.embed" in said
     assert "predict" not in said
