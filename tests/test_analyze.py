@@ -2,6 +2,7 @@
 
 import csv
 import re
+import types
 
 import jax
 import numpy as np
@@ -12,11 +13,12 @@ import vit_jax
 from tests.published import random_model
 from tests.runs import GOLDEN
 from tests.workdirs import write_workdir
-from vit_jax import analysis, analyze
+from vit_jax import analysis, analyze, figures
 from vit_jax.analysis import attention_distance, attention_rollout, gallery
 from vit_jax.analysis.subject import FOLDER, PREDICTION, Subject
 from vit_jax.command_line import parse_options
 from vit_jax.errors import ConfigError
+from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
 
 SIZES = {"width": 16, "depth": 2, "num_heads": 2, "mlp_width": 16, "num_classes": 3}
@@ -90,6 +92,7 @@ def test_the_report_is_whole_and_asks_nobody(written):
     assert addresses
     assert all(address.startswith(("data:", "#")) for address in addresses)
     assert "<script" not in page
+    assert re.search("ViT-[^ ]* at 16×24 pixels; 7 pictures of ", page)
 
 
 def test_figures_without_pictures(saved, tmp_path, caplog):
@@ -105,6 +108,7 @@ def test_figures_without_pictures(saved, tmp_path, caplog):
     ("figures", "message"),
     [
         ("rollout", "--figures=rollout: attention rollout is defined for .*BiT-R50x1"),
+        ("rollout,filters", "--figures=rollout: attention rollout is defined for .*BiT-R50x1"),
         ("filters,blobs", "'blobs' is none of rollout, maps"),
     ],
 )
@@ -158,6 +162,12 @@ def test_classes_are_the_folders_or_the_predictions():
     expected = np.asarray(model(in_one.images)).argmax(-1)
     assert in_one.classes_are == PREDICTION
     assert in_one.classes == tuple(map(str, expected))
+    assert in_one.features.shape == (6, 16), "what the head sees"
+    headless = jax.eval_shape(
+        lambda: vit_jax.create_model("ViT-Ti/8", **{**TINY, "num_classes": 0})
+    )
+    unknown = subject_of(headless)
+    assert (unknown.classes_are, unknown.classes) == ("", ("",) * 6)
 
 
 def test_few_pictures_have_no_map():
@@ -165,13 +175,44 @@ def test_few_pictures_have_no_map():
     for figure in ("pca", "tsne", "neighbors"):
         with pytest.raises(ConfigError, match="5 pictures"):
             gallery.FIGURES[figure](few)
+    values = np.zeros((5, 2))
+    assert gallery.enough(types.SimpleNamespace(images=values, features=values)) is values
 
 
-def test_pictures_are_spread_over_all_that_are_named(pictures):
-    model = random_model("ViT-Ti/8", **TINY)
-    subject, unreadable = analyze.read_pictures(model, [str(pictures)], 3, 1.0)
+@pytest.mark.parametrize(
+    ("count", "numbers"), [(3, "065"), (5, "04615"), (7, "0246135"), (9, "0246135")]
+)
+def test_pictures_are_spread_over_all_that_are_named(pictures, count, numbers):
+    """Of `a/0`, `a/2`, `a/4`, `a/6`, `b/1`, `b/3`, `b/5`."""
+    model = jax.eval_shape(lambda: vit_jax.create_model("ViT-Ti/8", **TINY))
+    model.preprocessing = Preprocessing(dtype="float32")
+    subject, unreadable = analyze.read_pictures(model, [str(pictures)], count, 1.0)
     assert unreadable == 0
-    assert [name[-5:] for name in subject.names] == ["0.png", "6.png", "5.png"]
+    assert [name[-5:] for name in subject.names] == [f"{number}.png" for number in numbers]
+    assert subject.folders == tuple("ab"[int(number) % 2] for number in numbers)
+    assert subject.pictures.dtype == np.float32
+
+
+def test_flags_say_how_many_pictures_and_how_large(monkeypatch, tmp_path):
+    given = []
+
+    def read_pictures(model, inputs, count, limit):
+        given.append((inputs, count, limit))
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(analyze, "load_by_flags", lambda path, flags: None)
+    monkeypatch.setattr(analyze, "read_pictures", read_pictures)
+    flags = ["m.npz", f"--output={tmp_path}", "--images=a", "--images=b"]
+    assert analyze.main([*flags, "--count=3", "--max_image_gib=0.25"]) == 2
+    assert analyze.main(flags) == 2
+    assert given == [(["a", "b"], 3, 0.25), (["a", "b"], 128, analyze.MAX_IMAGE_GIB)]
+
+
+def test_tables_hold_no_formulas(tmp_path):
+    finding = gallery.Finding("", "", {"x": np.ones(2)}, figures.Picture(b"png"), [("=a", 1.5)])
+    analyze.write(str(tmp_path), "name", finding)
+    assert (tmp_path / "name.csv").read_text() == "'=a,1.5\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["name.csv", "name.npz", "name.png"]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
 """Averages at test time, over views and models, against NumPy and the models one by one."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import vit_jax
-from tests.published import logits
+from tests.published import logits, parameters
 from tests.test_evaluate import CLASSES, make_model, results_of, run, write_images
-from vit_jax.averaging import PROBABILITIES, Views, average, average_logits
+from vit_jax import averaging
+from vit_jax.averaging import PROBABILITIES, Views, average, average_logits, check_same
 from vit_jax.errors import ConfigError
-from vit_jax.models.base import LOGITS
+from vit_jax.model_file import Preprocessing
+from vit_jax.models import model_options
+from vit_jax.models.base import LOGITS, PRE_LOGITS
 from vit_jax.predict import load_images
 
 VALUES = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
@@ -74,6 +79,7 @@ def test_the_command_averages_models_views_and_counts_each_image_once(tmp_path, 
     assert result["model"] == f"{tmp_path}/a + {tmp_path}/b"
     assert result["count"] == len(labels)
     assert result["accuracy"] == np.mean(values.argmax(1) == labels)
+    assert result["parameters"] == 2 * sum(x.size for x in parameters(first).values())
     assert result["metrics"].keys() == {"eval/loss", "eval/accuracy", "eval/count", "eval/skipped"}
     (again,) = results_of(
         tmp_path,
@@ -95,3 +101,88 @@ def test_crops_need_a_margin(size):
         return
     with pytest.raises(ConfigError, match="set --resize to more"):
         average([model], Views(5), LOGITS, "softmax")
+
+
+DEFAULT = Preprocessing()
+
+
+class Plain:
+    """What is compared of a model."""
+
+    def __init__(self, names=("a", "b"), preprocessing=DEFAULT, **options):
+        self.options = model_options("BiT-R50x1", **{"num_classes": 2, "image_size": 8, **options})
+        self.class_names, self.preprocessing = names, preprocessing
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        (Plain(names=("b", "a")), "classes"),
+        (Plain(names=(), num_classes=3), "classes"),
+        (Plain(image_size=(8, 9)), "image size"),
+        (Plain(channels=1), "channels"),
+        (Plain(preprocessing=Preprocessing(interpolation="bicubic")), "preprocessing"),
+        (Plain(preprocessing=Preprocessing(resize=255)), "preprocessing"),
+    ],
+)
+def test_models_that_cannot_answer_together(other, name):
+    first = Plain(names=() if not other.class_names else ("a", "b"))
+    with pytest.raises(ConfigError, match=f"^WHAT has another {name} than the first"):
+        check_same(first, other, "WHAT")
+
+
+def test_each_model_normalises_for_itself():
+    check_same(Plain(), Plain(preprocessing=Preprocessing((0.1,), (0.2,))), "WHAT")
+
+
+@pytest.mark.parametrize(
+    ("size", "preprocessing", "expected"),
+    [
+        ((14, 28), Preprocessing(), (16, 32)),
+        ((14, 28), Preprocessing(crop="center", resize=29), (29, 29)),
+        ((14, 28), Preprocessing(crop="center", resize=28), None),
+        ((28, 14), Preprocessing(crop="center", resize=20), None),
+    ],
+)
+def test_what_crops_are_cut_out_of(size, preprocessing, expected, monkeypatch):
+    classifier = types.SimpleNamespace(network="NETWORK", params="PARAMS")
+    monkeypatch.setattr(averaging, "make_classifier", lambda model: classifier)
+    model = Plain(image_size=size, preprocessing=preprocessing)
+    if expected is None:
+        with pytest.raises(ConfigError, match="set --resize to more, or --crops=1"):
+            average([model], Views(5), LOGITS, "softmax")
+        return
+    made = average([model], Views(5), LOGITS, "softmax")
+    assert made.image_size == expected
+    assert isinstance(made.network, averaging.AveragedNetwork)
+    plain = average([model], Views(), LOGITS, "softmax")
+    assert (plain.network, plain.params, plain.image_size) == ("NETWORK", "PARAMS", size)
+    mirrored = average([model], Views(flips=True), PROBABILITIES, "sigmoid")
+    assert (mirrored.network.views, mirrored.network.average) == (Views(1, True), PROBABILITIES)
+    assert (mirrored.network.loss, mirrored.image_size) == ("sigmoid", size)
+    both = average([model, model], Views(), LOGITS, "softmax")
+    assert both.params == {"0": "PARAMS", "1": "PARAMS"}
+
+
+def test_batches_that_devices_share():
+    network = types.SimpleNamespace(mesh=types.SimpleNamespace(size=4))
+    made = averaging.Averaged(network, {}, None, (1, 1))
+    assert [made.round_up(size) for size in (1, 4, 5, 8)] == [4, 4, 8, 8]
+
+
+def test_features_of_views_are_averaged_and_those_of_models_stand_side_by_side():
+    def network(factor):
+        def outputs(params, images):
+            value = factor * images.mean((1, 2, 3))[:, None] * jnp.ones(params)
+            return {LOGITS: value, PRE_LOGITS: value}
+
+        options = types.SimpleNamespace(image_size=(1, 1))
+        return types.SimpleNamespace(outputs=outputs, options=options)
+
+    networks = (network(1.0), network(10.0))
+    together = averaging.AveragedNetwork(networks, Views(5), LOGITS, "softmax")
+    images = jnp.array([0.0, 1, 2, 3, 4, 5, 6, 7, 80]).reshape(1, 3, 3, 1)
+    found = together.outputs({"0": (1, 2), "1": (1, 2)}, images)
+    mean = (4 + 0 + 2 + 6 + 80) / 5  # The middle and the corners.
+    np.testing.assert_allclose(found[LOGITS], [[5.5 * mean] * 2])
+    np.testing.assert_allclose(found[PRE_LOGITS], [[mean, mean, 10 * mean, 10 * mean]])

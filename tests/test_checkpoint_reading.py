@@ -1,5 +1,6 @@
 """Reading checkpoints from elsewhere: parameters alone, other processes' runs, older versions."""
 
+import contextlib
 import shutil
 
 import jax
@@ -75,6 +76,11 @@ def test_absent_averaged_parameters_are_named(tmp_path):
     checkpoints.close()
     with pytest.raises(CheckpointError, match=r"checkpoints/1 has no ema .*ema_decay was 0"):
         restore_params(tmp_path, ema=True)
+    with (
+        contextlib.closing(Checkpoints(tmp_path, read_only=True)) as checkpoints,
+        pytest.raises(CheckpointError, match=r"checkpoints/1 has no objective\.$"),
+    ):
+        checkpoints.restore_item(1, "objective")
 
 
 def test_a_checkpoint_of_format_version_1_is_still_read():

@@ -18,7 +18,7 @@ def mapping_of(tmp_path, content):
 
 def test_classes_are_renamed_and_may_share_one(tmp_path):
     mapping = mapping_of(
-        tmp_path, "\ufeffn01\tcat\r\nn02\tcat\n\n \nÄhre n03\tbird\nunused\tnone\n"
+        tmp_path, "\ufeffn01\tcat\r\nn02\tcat\n\n \nÄhre n03\tbird\nunused\tnone\nn01\tcat\n"
     )
     found = mapping.find(("n02", "Ähre n03", "dog", "n01", "cow"), MODEL, 3)
     np.testing.assert_array_equal(found, [1, 0, 2, 1, -1])
@@ -85,6 +85,8 @@ def test_a_file_that_is_not_there(tmp_path):
             MODEL,
             r"none of its lines begins with a class of the data.*'b'; .*'a'",
         ),
+        ("a\tx\n", ("a",), tuple("bcdef"), r"5 classes: 'b', 'c', 'd', 'e', 'f'\.$"),
+        ("a\tx\n", ("a",), tuple("bcdefg"), r"6 classes: 'b', 'c', 'd', 'e', 'f', \.\.\. \(6\)\.$"),
         ("a\tcat\n", ("a",), ("cat", "cat", "dog"), "2 classes of the model are called 'cat'"),
         ("a\tcat\n", ("a", "dog", "dog"), MODEL, "2 classes of the data are called 'dog'"),
     ],

@@ -38,12 +38,25 @@ def runs(tmp_path):
         tmp_path / "runs/a",
         {"seed": 0, "data": data, "optimizer": {"learning_rate": 0.1}},
         [
-            {"step": 5, "train/loss": 2.0, "eval/accuracy": 0.5},
-            {"step": 10, "train/loss": 1.0, "eval/accuracy": 0.75, "fewshot/5_shot": 0.6},
+            {"step": 5, "train/loss": 2.0, "eval/accuracy": 0.8125, "eval/loss": 1.5},
+            {
+                "step": 10,
+                "train/loss": 1.0,
+                "time/steps": 9.0,
+                "data/bytes": 7.0,
+                "eval/accuracy": 0.75,
+                "eval/loss": None,
+                "fewshot/5_shot": 0.123456789,
+            },
+            {"step": None, "eval/accuracy": 0.0},
         ],
         [
-            result(10, "eval", {"accuracy": 0.75}),
+            result(10, "eval", {"accuracy": 0.76, "auc": None}),  # The run's own is kept.
             result(10, "knn", {"accuracy": 0.625}, source="folder:x", split="val"),
+            result(5, "knn", {"accuracy": 0.875}, source="folder:x", split="val"),
+            result(10, "v2", {"accuracy": 0.3}, split="few", arguments={"split": "few"}),
+            result(10, "r", {"accuracy": 0.4}, source="y", arguments={"source": "y", "split": ""}),
+            result(10, "eval", {"accuracy": 0.2}, split="train"),
             result(10, "eval", {"accuracy": 0.7}, averaged=True),
         ],
     )
@@ -65,8 +78,12 @@ def test_what_differs_comes_first_then_the_last_values(runs, capsys):
     assert "seed" not in {line[0] for line in lines[:blank]}
     assert lines[blank + 1 :] == [
         ["eval/accuracy", "0.75", "0.25"],
-        ["fewshot/5_shot", "0.6", "–"],
+        ["eval/loss", "1.5", "–"],
+        ["fewshot/5_shot", "0.123457", "–"],
         ["knn/accuracy", "on", "folder:x", "val", "0.625", "–"],
+        ["v2/accuracy", "0.3", "–"],
+        ["r/accuracy", "0.4", "–"],
+        ["eval/accuracy", "on", "digits", "train", "0.2", "–"],
         ["eval_ema/accuracy", "0.7", "–"],
     ]
 
@@ -79,12 +96,25 @@ def test_a_key_of_which_only_one_of_three_runs_differs_is_told(tmp_path, capsys)
     assert lines[: lines.index([])] == [["a", "b", "c"], ["seed", "0", "1", "0"]]
 
 
-def test_other_metrics_files_and_curves(runs, tmp_path, capsys):
+def test_runs_are_called_by_what_their_paths_do_not_share():
+    assert compare.short_names(["x/a"]) == ["a"]
+    assert compare.short_names(["x/y/a/", "x/z/a"]) == ["y/a", "z/a"]
+    assert compare.short_names(["x/a", "x/a/b"]) == ["a", "a/b"]
+
+
+def test_other_metrics_files_and_curves(runs, tmp_path, capsys, monkeypatch):
+    drawn, draw_curves = [], compare.draw_curves
+    monkeypatch.setattr(
+        compare, "draw_curves", lambda *given: drawn.append(given) or draw_curves(*given)
+    )
     flags = ["--metrics=loss$", f"--csv={tmp_path}/t.csv", f"--curves={tmp_path}/c.png"]
     assert compare.main([*runs, *flags]) == 0
+    curves = {"train/loss": {"a": {5: 2.0, 10: 1.0}}, "eval/loss": {"a": {5: 1.5}}}
+    assert drawn == [(curves, "update")]
     rows = list(csv.reader(io.StringIO((tmp_path / "t.csv").read_text())))
     assert ["train/loss", "1.0", ""] in rows
     assert ["note", "", "'=x"] in rows
+    assert all(any(row) for row in rows), "the blank line is the table's"
     picture = Image.open(tmp_path / "c.png")
     assert picture.format == "PNG"
     assert min(picture.size) > 100

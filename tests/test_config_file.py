@@ -3,7 +3,7 @@
 import pytest
 
 from vit_jax.config import default_config, flatten, lookup, model_options
-from vit_jax.config_file import PARSERS, describe, load_config
+from vit_jax.config_file import PARSERS, chosen_keys, describe, load_config, other_units
 from vit_jax.errors import ConfigError
 
 DIGITS = "configs/digits.py"
@@ -35,6 +35,8 @@ def file(tmp_path):
         ),
         ("data.flip=true", "data.flip", True),
         ("data.flip=False", "data.flip", False),
+        ("data.flip=TRUE", "data.flip", True),
+        ("model.class_token=TRUE", "model.class_token", True),
         ("data.train_crop=inception(0.2, 1)", "data.train_crop", "inception(0.2, 1)"),
         ("data.augmentation=a(b=1) | c", "data.augmentation", "a(b=1) | c"),
         ("data.source=folder:/a=b", "data.source", "folder:/a=b"),
@@ -222,3 +224,38 @@ def test_a_file_for_an_earlier_version_is_told_the_new_key(tmp_path, line, name)
         ConfigError, match=rf"line 4: .*config.{name} is config.objective.{name} now"
     ):
         load_config(str(file))
+
+
+def test_what_overrides_set():
+    assert other_units("warmup_steps") == ["warmup_epochs", "warmup_examples"]
+    assert other_units("eval_every_epochs") == ["eval_every_steps", "eval_every_examples"]
+    for key in ("log_every_steps", "total", "optimizer.accumulation_steps", "total_seconds"):
+        assert other_units(key) == []
+    keys = chosen_keys(["total_steps=3", "data.source=folder:/a=b"])
+    assert keys == {"total_steps", "total_epochs", "total_examples", "data.source"}
+
+
+def test_a_line_far_inside_is_the_files_own(file):
+    path = file(*HEAD, "    def inner():", "        c.seed = 'x'", "    inner()", "    return c")
+    with pytest.raises(ConfigError, match=r"mine\.py, line 5: "):
+        load_config(path)
+
+
+def test_unknown_keys_are_told_the_nearest_and_their_section():
+    with pytest.raises(ConfigError) as error:
+        load_config(DIGITS, ["mesh.dat=1"])
+    message = str(error.value)
+    listed = message.partition("the nearest: ")[2].rstrip(".").split(", ")
+    assert listed[0] == "mesh.data"
+    assert {"mesh.fsdp", "mesh.tensor", "mesh.slices"} <= {*listed}
+    assert len({*listed}) == len(listed) >= 4
+    with pytest.raises(ConfigError) as error:
+        load_config(DIGITS, ["sed=1"])
+    assert len(str(error.value).partition("the nearest: ")[2].split(", ")) == 3
+
+
+def test_marks_are_beside_what_differs():
+    changed = describe(load_config(DIGITS, ["seed=0", "data.flip=true"])).splitlines()
+    marked = {line[2:].partition(" = ")[0] for line in changed if line.startswith("* ")}
+    assert {"data.source", "model.width", "batch_size"} & marked == {"data.source", "model.width"}
+    assert not {"seed", "data.flip"} & marked

@@ -53,6 +53,11 @@ def test_format_line():
     )
 
 
+def test_format_line_hides_what_is_for_files_and_keeps_the_order_of_others():
+    metrics = {"time/eval": 1.0, "eval/b": 0.123456, "timely": 2.0, "eval/a": 3.0}
+    assert format_line(7, 7, metrics) == "step 7/7 | eval/b 0.1235 | timely 2 | eval/a 3"
+
+
 def test_format_line_leaves_out_what_is_unknown():
     assert format_line(1, 10, {"train/loss": np.float32(np.nan)}) == "step  1/10 | loss nan"
 
@@ -66,6 +71,10 @@ def test_format_line_leaves_out_what_is_unknown():
         (1234, "1.23k"),
         (999_900, "1M"),
         (7.891e9, "7.89B"),
+        (999.49, "999"),
+        (1000, "1k"),
+        (9.994e8, "999M"),
+        (1e9, "1B"),
     ],
 )
 def test_format_count(value, text):
@@ -81,6 +90,10 @@ def test_format_count(value, text):
         (192, "3m12s"),
         (7500, "2h05m"),
         (273_700, "3d04h"),
+        (60, "1m00s"),
+        (3600, "1h00m"),
+        (86_400, "1d00h"),
+        (3599, "59m59s"),
     ],
 )
 def test_format_duration(seconds, text):
@@ -124,6 +137,14 @@ class TestConsole:
         logging.getLogger("vit_jax.train").warning("trouble")
         assert stderr.getvalue().endswith(" [process 3] trouble\n")
         assert "ours" not in stderr.getvalue()
+
+    def test_the_second_process_is_marked_too(self, console_logging):
+        stderr = console_logging(io.StringIO(), process_index=1)
+        logging.getLogger("vit_jax.train").info("ours")
+        logging.getLogger("absl").info("noise")
+        logging.getLogger("orbax").warning("theirs")
+        (line,) = stderr.getvalue().splitlines()
+        assert line.endswith(" [process 1] theirs")
 
     def test_no_bar_off_a_terminal(self, console_logging):
         stderr = console_logging(io.StringIO())

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import types
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.models.filled import filled_model
 from tests.test_predict import PIXELS, TINY
 from vit_jax import embed as command
 from vit_jax.errors import ConfigError
+from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
 
 OPTIONS = {**TINY, "depth": 2, "num_registers": 1, "num_classes": 3}
@@ -128,7 +130,7 @@ def test_the_command_writes_parquet(model, model_path, pictures, tmp_path):
         np.testing.assert_allclose(np.reshape(found[n], shape), expected[n], atol=2e-2)
 
 
-def test_an_interrupted_command_goes_on(model, model_path, pictures, tmp_path, monkeypatch):
+def test_an_interrupted_command_goes_on(model, model_path, pictures, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out.npy"
     arguments = [model_path, str(pictures), f"--output={out}"]
     monkeypatch.setattr(command, "PART_ROWS", 2)
@@ -147,6 +149,10 @@ def test_an_interrupted_command_goes_on(model, model_path, pictures, tmp_path, m
     )
     assert command.main([*arguments, "--features=mean"]) == 2  # Of other embeddings.
     assert command.main(arguments) == 1
+    told = capsys.readouterr().err
+    assert " 4 of 5 pictures are done." in told
+    assert f" 4 pictures are in {out}." in told
+    assert " 1 of 5 files could not be read" in told
     assert written == [2]
     np.testing.assert_allclose(np.load(out), rows_of(model, pictures), atol=1e-5)
 
@@ -157,6 +163,106 @@ def test_unfinished_embeddings_are_not_mixed(tmp_path):
     with pytest.raises(ConfigError, match="unfinished embeddings of another model: finish them"):
         command.open_parts(folder, {"model": "b", "layer": None})
     assert json.loads((tmp_path / "parts" / "identity.json").read_text())["model"] == "a"
+
+
+def test_embeddings_are_those_of_one_model_list_and_layer():
+    """What is different by one of them is not taken for a part of the same."""
+    flags = {"features": "mean", "layer": None, "dtype": "float32"}
+
+    def identity(paths=("a", "b"), preprocessing=None, seed=0, **changed):
+        made = filled_model("ViT-Ti/8", seed, **OPTIONS)
+        made.preprocessing = preprocessing or Preprocessing()
+        return command.identity_of(made, paths, types.SimpleNamespace(**{**flags, **changed}))
+
+    base = identity()
+    assert base == identity()
+    for changed, key in (
+        (identity(paths=("ab",)), "list of pictures"),
+        (identity(paths=("b", "a")), "list of pictures"),
+        (identity(preprocessing=Preprocessing(mean=(0.25,))), "model"),
+        (identity(seed=1), "model"),
+        (identity(features="patches"), "features"),
+        (identity(layer=0), "layer"),
+        (identity(dtype="float16"), "dtype"),
+    ):
+        assert [name for name in base if base[name] != changed[name]] == [key]
+
+
+def test_parts_have_a_row_for_each_picture(model, pictures):
+    embedder = command.Embedder(model, dtype="float16", batch_size=2)
+    assert embedder.batch_size == 8, "eight devices share it"
+    calls = []
+
+    def function(params, images):
+        calls.append(images.shape)
+        values = np.arange(len(images) * 32, dtype=np.float32).reshape(len(images), 32)
+        values[1, 3] = np.inf  # Of one picture, one number.
+        return values
+
+    embedder.function = function
+    paths = [str(path) for path in sorted(pictures.iterdir())]
+    first, second = embedder.parts(paths, 3)
+    assert calls == [(8, 16, 16, 3)] * 2
+    assert first.errors.tolist()[:2] == ["", "the model's output for it is not finite"]
+    assert second.errors.tolist() == ["", "the model's output for it is not finite"]
+    np.testing.assert_array_equal(first.embeddings[0], np.arange(32))
+    assert np.isnan(first.embeddings[1:]).all()
+    assert (first.embeddings.shape, second.embeddings.shape) == ((3, 32), (2, 32))
+    assert first.embeddings.dtype == np.float16
+
+
+def parts_of(shape, dtype):
+    values = np.arange(3 * np.prod(shape)).reshape(3, *shape).astype(dtype)
+    values[1] = np.nan
+    errors = np.array(["", "torn", ""])
+    return values, iter(
+        [command.Part(values[:2], errors[:2]), command.Part(values[2:], errors[2:])]
+    )
+
+
+def test_files_are_whole_whatever_names_have(tmp_path):
+    paths, shape = ["=a.png", "b\udcff.png", "c.png"], (2, 3)
+    values, parts = parts_of(shape, np.float16)
+    command.write_parquet(f"{tmp_path}/x.parquet", parts, paths, shape, "float16")
+    table = parquet.read_table(tmp_path / "x.parquet")
+    assert table.schema.field("embedding").metadata == {b"shape": b"2,3"}
+    assert table.column("path").to_pylist() == ["=a.png", "b?.png", "c.png"]
+    assert table.column("error").to_pylist() == [None, "torn", None]
+    assert table.column("embedding").to_pylist() == [
+        *(values[0].ravel().tolist(), None, values[2].ravel().tolist())
+    ]
+    values, parts = parts_of(shape, np.float32)
+    command.write_npy(f"{tmp_path}/x.npy", parts, paths, shape, "float32")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), values)
+    text = (tmp_path / "x.csv").read_bytes()
+    assert text == b"path,error\n'=a.png,\nb\xff.png,torn\nc.png,\n"
+
+
+def test_flags_are_the_embedders(model_path, pictures, monkeypatch):
+    given = []
+
+    def embedder(model, *arguments, **options):
+        given.append((arguments, options))
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(command, "Embedder", embedder)
+    flags = ["--features=patches", "--layer=1", "--dtype=float16", "--batch_size=3"]
+    arguments = [model_path, str(pictures), "--output=x.npy"]
+    assert command.main([*arguments, *flags, "--max_image_gib=0.5"]) == 2
+    assert command.main(arguments) == 2
+    limits = [options.pop("max_image_gib") for _, options in given]
+    assert limits == [0.5, command.MAX_IMAGE_GIB]
+    assert given == [
+        (("patches", 1), {"dtype": "float16", "batch_size": 3}),
+        (("pre_logits", None), {"dtype": "float32", "batch_size": None}),
+    ]
+
+
+def test_where_nothing_can_be_read_the_code_is_2(model_path, pictures, tmp_path):
+    output = tmp_path / "out.NPY"
+    assert command.main([model_path, str(pictures / "2.png"), f"--output={output}"]) == 2
+    assert np.isnan(np.load(output)).all()
+    assert (tmp_path / "out.csv").exists()
 
 
 def test_other_outputs_are_refused(model_path):

@@ -57,3 +57,34 @@ def test_what_is_endless_is_shortened(capsys):
     setup_logging()
     logging.getLogger("vit_jax.test").error("No %s.", "y" * 100_000)
     assert len(capsys.readouterr().err) < 400
+
+
+@pytest.mark.parametrize("first", "\x00\x1b\x1f\x7f\x80\x9f\u2028\u2029\u202a\u202e\u2066\u2069")
+def test_every_character_that_acts_is_an_escape(first):
+    assert printable(f"a{first}b") == f"a\\u{ord(first):04x}b"
+    assert printable(f"a{first}b", keep=first) == f"a{first}b"
+
+
+@pytest.mark.parametrize("text", " ~\xa0\u2027\u202f\u2065\u206a")
+def test_their_neighbours_are_not(text):
+    assert printable(text) == text
+
+
+def test_escapes_with_a_letter():
+    assert printable("\n\r\t") == r"\n\r\t"
+    assert printable("a\nb\tc", keep="\n\t") == "a\nb\tc"
+
+
+@pytest.mark.parametrize("sign", "=+-@＝＋－＠")
+@pytest.mark.parametrize("before", ["", " ", "\u200b", "\u200f", "\u2060", "\ufeff", "\xa0 "])
+def test_every_sign_that_begins_a_formula(sign, before):
+    assert csv_row([f"{before}{sign}1"]) == [f"'{before}{sign}1"]
+    assert csv_row([f"a{sign}1", 3]) == [f"a{sign}1", 3]
+
+
+def test_words_and_lines_just_long_enough_stay():
+    assert legible("x" * 1999) == "x" * 1999
+    assert legible("x" * 2000) == f"{'x' * 200}... (2,000 characters)"
+    line = "x " * 24_999 + "x"
+    assert legible(line) == line
+    assert legible(line + " ").endswith("... (50,000 characters)")

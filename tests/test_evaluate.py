@@ -1,9 +1,11 @@
 """The evaluation command: its figures against NumPy's, and what it says of models and data."""
 
+import copy
 import csv
 import dataclasses
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -127,7 +129,7 @@ def test_a_run_of_an_earlier_version_is_measured_on_what_it_held_out(tmp_path, f
     data = default_config().data
     data.source = f"folder:{tmp_path}/data"
     recorded = {key: value for key, value in data.items() if key not in ("holding_out", "fold")}
-    write_workdir(tmp_path / "run")
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
     config = {"data": recorded, "objective": {"loss": "softmax"}}
     (tmp_path / "run" / "config.json").write_text(json.dumps({"config": config}))
     flags = [flag.replace("DATA", f"{tmp_path}/data") for flag in flags]
@@ -135,6 +137,74 @@ def test_a_run_of_an_earlier_version_is_measured_on_what_it_held_out(tmp_path, f
     assert task.data.holding_out == "hash"
     other = command.plan(str(tmp_path / "run"), command.parse_flags(["x", "--source=folder:other"]))
     assert other.data.holding_out == "stratified"
+
+
+def test_what_is_measured_is_the_runs_but_for_the_flags(tmp_path):
+    config = default_config()
+    recorded = {
+        "source": "folder:DIR/data",
+        "eval_split": "test",
+        "train_split": "train[:9]",
+        "data_dir": "DIR/prepared",
+        "index_dir": "DIR/index",
+        "held_out_fraction": 0.25,
+        "holding_out": "hash",
+        "fold": "2/3",
+        "num_eval_examples": 70,
+    }
+    recorded = {
+        key: value.replace("DIR", str(tmp_path)) if isinstance(value, str) else value
+        for key, value in recorded.items()
+    }
+    config.data.update(recorded)
+    config.objective.loss = "sigmoid"
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    config_file = {"config": json.loads(config.to_json_best_effort())}
+    (tmp_path / "run/config.json").write_text(json.dumps(config_file))
+
+    def plan(*flags):
+        path = str(tmp_path / "run")
+        task = command.plan(path, command.parse_flags([path, *flags]))
+        return task, {key: task.data[key] for key in recorded}
+
+    task, found = plan()
+    assert (found, task.loss) == (recorded, "sigmoid")
+    assert task.origin == f"folder:{tmp_path}/data test"
+    task, found = plan("--split=val[:5]", "--loss=softmax", "--config.data.num_eval_examples=8")
+    assert task.loss == "softmax"
+    assert found == {**recorded, "eval_split": "val[:5]", "num_eval_examples": 8}
+    own = {key: recorded[key] for key in ("source", "held_out_fraction", "holding_out", "fold")}
+    index = {"index_dir": f"{tmp_path}/run/index"}
+    defaults = {key: default_config().data[key] for key in recorded}
+    for end in ("", "/"):
+        _, found = plan(f"--source={recorded['source']}{end}")
+        assert found == {**defaults, **own, "source": recorded["source"] + end, **index}
+    _, found = plan("--source=fake", f"--data_dir={tmp_path}/other")
+    assert found == {**defaults, "source": "fake", "data_dir": f"{tmp_path}/other", **index}
+
+
+def test_the_setting_is_as_the_flags_say(model, images, monkeypatch):
+    path, made = model
+    monkeypatch.setattr(command, "BATCH_SIZE", 2)
+    deep = dataclasses.replace(PREPROCESSING, bit_depth=12, dtype="float32")
+    made = copy.copy(made)
+    made.loss = "softmax"
+
+    def setting(*flags, made=made):
+        flags = command.parse_flags([str(path), f"--source=folder:{images[0]}", *flags])
+        task = command.plan(str(path), flags)
+        return command.open_setting(task, [made], flags, inference.Stopwatch())[0]
+
+    found = setting("--config.data.num_eval_examples=9").data
+    assert (found.batch_size, found.dtype, found.class_names) == (16, "uint8", CLASSES)
+    assert found.config.num_eval_examples == 9
+    assert setting("--batch_size=17").data.batch_size == 24, "eight devices share it"
+    assert setting("--batch_size=99").data.batch_size == 24, "there are 21 images"
+    assert setting("--ignore_class_names").data.class_names == ()
+    assert (setting().loss, setting("--loss=sigmoid").loss) == ("softmax", "sigmoid")
+    other = copy.copy(made)
+    other.preprocessing = deep
+    assert setting(made=other).data.dtype == "float32"
 
 
 def test_a_run_is_measured_on_its_own_data_and_by_any_checkpoint(images, tmp_path, capsys):
@@ -220,14 +290,16 @@ def test_names_in_the_table_are_no_formulas(tmp_path):
 
 def test_the_speed_is_that_of_all_images_since_the_first_batch(monkeypatch):
     """Three batches of two images, a second each after the first, which waits for the compiler."""
-    hands = iter([100.0, 101.0, 102.0, 103.0])
+    hands = iter([100.0, 101.0, 102.0, 103.0, 104.0, 105.0])
     monkeypatch.setattr(inference.time, "perf_counter", lambda: next(hands))
     stopwatch = inference.Stopwatch()
     assert list(stopwatch.time((batch for batch in [{}, {}, {}]), 6)) == [{}, {}, {}]
     assert stopwatch.images_per_second == 6 / (103 - 100)
+    assert list(stopwatch.time((batch for batch in [{}]), 2)) == [{}]  # Another evaluator's.
+    assert stopwatch.images_per_second == (6 + 2) / (105 - 100)
 
 
-def test_evaluators_measure_the_splits_that_they_name(model, images, tmp_path):
+def test_evaluators_measure_the_splits_that_they_name(model, images, tmp_path, capsys):
     root, *_ = images
     flags = [
         f"--source=folder:{root}",
@@ -236,6 +308,15 @@ def test_evaluators_measure_the_splits_that_they_name(model, images, tmp_path):
     (result,) = results_of(tmp_path, model[0], *flags)
     counts = {name: n for name, n in result["metrics"].items() if name.endswith("count")}
     assert counts == {"eval/count": 3 * PER_CLASS, "few/count": 5}
+    _, row, *others = capsys.readouterr().out.splitlines()
+    assert row.split()[-1] != "images/s"
+    assert [line.split()[0] for line in others] == [
+        *("few/accuracy", "few/loss", "few/count", "few/skipped")
+    ]
+    assert [others[0], others[2]] == [
+        f"  few/accuracy {result['metrics']['few/accuracy']:.6g}",
+        "  few/count 5",
+    ]
 
 
 def test_a_run_of_an_earlier_version_is_measured_by_any_evaluators_and_keeps_the_results(
@@ -279,9 +360,11 @@ def test_images_that_cannot_be_read_are_named_and_not_counted(model, tmp_path, c
     errors = capsys.readouterr().err
     assert errors.count("Left out: ") == 2
     assert f"val/{CLASSES[0]}/3.png" in errors
-    features = (f"--source=folder:{tmp_path}", "--evaluators=knn(k=1, train_split='val')")
+    evaluators = "classification | knn(k=1, train_split='val')"
+    features = (f"--source=folder:{tmp_path}", f"--evaluators={evaluators}")
     (of_features,) = results_of(tmp_path, path, *features, code=1)
     assert of_features["metrics"]["knn/skipped"] == 4, "two to fit to, the same two to measure on"
+    assert (of_features["metrics"]["eval/skipped"], of_features["unreadable"]) == (2, 4)
     capsys.readouterr()
     assert run(path, f"--source=folder:{tmp_path}", "--max_image_gib=1e-7") == 2
     assert "raise max_image_gib=1e-07" in capsys.readouterr().err
@@ -318,7 +401,12 @@ def test_classes_that_do_not_match_are_refused(images, tmp_path, capsys, count, 
     vit_jax.save_model(make_model(count, names), tmp_path / "export", "vit_jax")
     assert run(tmp_path / "export", f"--source=folder:{images[0]}") == 2
     error = capsys.readouterr().err
-    assert f"export does not fit folder:{images[0]}: {message}" in error
+    assert re.search(f"export does not fit folder:{images[0]}: {message}", error)
+    assert "add --ignore_class_names" in error
+    if count != 3:  # It is no advice to those who have done so.
+        flags = (f"--source=folder:{images[0]}", "--ignore_class_names")
+        assert run(tmp_path / "export", *flags) == 2
+        assert "add --ignore_class_names" not in capsys.readouterr().err
 
 
 def test_names_may_be_ignored_or_unknown(model, images, tmp_path, capsys):
@@ -384,6 +472,11 @@ def test_keys_of_the_data_are_set_as_in_training(tmp_path):
             ("MODEL", "DATA", "--csv=x.txt"),
             "--csv: 'x.txt' is no name for what is written: NAME.csv",
         ),
+        (
+            ("MODEL", "DATA", "--classes=x", "--evaluators=knn"),
+            "--classes=x is for classification alone",
+        ),
+        (("MODEL", "MODEL", "DATA", "--pictures=x"), "--pictures=x: name one model, not 2"),
         (("MODEL", "DATA", "--ema"), "choose from a run's workdir"),
         (("MODEL", "DATA", "--option=num_classes=0"), "has no head"),
         (("MODEL", "DATA", "--option=depth=two"), "model.depth='two'"),

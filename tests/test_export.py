@@ -67,12 +67,16 @@ def test_every_format(workdir, tmp_path):
 
 
 def test_the_trunk_alone_and_another_size(workdir, tmp_path):
-    directory, _ = workdir
+    directory, flat = workdir
     flags = ("--trunk_only", "--option=image_size=32", "--option=gelu=erf")
     assert run(directory, tmp_path / "out.npz", *flags) == 0
     with np.load(tmp_path / "out.npz", allow_pickle=False) as file:
         assert "head/kernel" not in file
-        assert file["Transformer/posembed_input/pos_embedding"].shape == (1, 17, 32)
+        written = file["Transformer/posembed_input/pos_embedding"]
+    # By default as of the model's family: bilinear, corners on corners.
+    table = flat["position_embedding"] * np.float32(3)
+    expected = resize_positions(table, (2, 2), (4, 4), "bilinear_corner")
+    np.testing.assert_allclose(written, expected, rtol=1e-6)
     model = json.loads((tmp_path / "out.json").read_text())["model"]
     assert (model["gelu"], model["num_classes"]) == ("erf", 0)
 
@@ -103,6 +107,7 @@ MISTAKES = [
     ("{run} {out} --average=9", "{run}: it has 3 checkpoints, not 9"),
     ("{run} {out} --average=0", "{run}: it has 3 checkpoints, not 0"),
     ("{run} {out} --average=2 --checkpoint=best", "leave out --checkpoint"),
+    ("{run} {out} --average=2 --checkpoint=1", "leave out --checkpoint"),
     ("{run} {out} --checkpoint=7", "no checkpoint 7; it has: 1, 2, 3"),
     ("{run} {out} --checkpoint=newest", "no checkpoint 'newest'"),
     ("{run} {run}", "is a run's workdir"),
@@ -205,7 +210,10 @@ def test_the_page_of_a_trunk_promises_no_classes(hub_server, monkeypatch, tmp_pa
     monkeypatch.setenv("HF_TOKEN", hub_server.token)
     assert run(tmp_path, "hf:me/trunk", "--trunk_only") == 0
     repository = hub_server.repositories["model", "me/trunk"]
-    card = repository.commits[repository.revisions["main"]]["README.md"].decode()
+    files = repository.commits[repository.revisions["main"]]
+    assert "head/kernel" not in safetensors.numpy.load(files["params.safetensors"])
+    card = files["README.md"].decode()
+    assert "# trunk\n" in card
     assert "without a head" in card
     assert "## Classes" not in card
 
@@ -214,6 +222,7 @@ def test_the_page_of_a_trunk_promises_no_classes(hub_server, monkeypatch, tmp_pa
     ("arguments", "message"),
     [
         (["hf:me/mine/folder"], "name the repository alone"),
+        (["hf:me/mine@v1"], "name the repository alone"),
         (["hf:me/mine", "--format=npz"], "to the Hub go timm, huggingface, vit_jax"),
         (["hf:me/mine"], r"the Hub refuses the token \(HTTP 401\)"),
     ],

@@ -1,9 +1,11 @@
 """The style of plots: legends off the data, colours apart, text in the files."""
 
+import io
 import itertools
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from vit_jax import figures
 
@@ -68,6 +70,44 @@ def test_pictures_have_the_size_that_was_asked_for():
     picture = figures.draw(lambda axes: axes.plot([0, 1]), (3, 2))
     assert picture.shape == (200, 300, 3)
     assert picture.dtype == np.uint8
+    red = figures.draw(lambda axes: axes.figure.set_facecolor("#ff8000"))
+    assert red.shape == (400, 500, 3)
+    assert red[0, 0].tolist() == [255, 128, 0]
+
+
+def test_a_matrix_of_shares_is_dark_where_they_are_large():
+    def paint(axes):
+        figures.paint_shares(axes, np.array([[0.25, 0.75], [1.0, 0.0]]), "class", "prediction")
+
+    with figures.painted(paint, figures.SIZE) as figure:
+        (axes,) = figure.axes
+        (image,) = axes.images
+        assert (axes.get_ylabel(), axes.get_xlabel()) == ("class", "prediction")
+        assert (image.get_interpolation(), image.norm.vmin) == ("nearest", 0)
+        colors = image.cmap(image.norm([0.0, 1.0])).sum(axis=1)
+        assert colors[1] < colors[0]
+
+
+def test_panels_have_their_curves_in_order_of_the_steps(monkeypatch):
+    seen = []
+    monkeypatch.setattr(figures, "paint_curve", lambda axes, *given: seen.append((axes, *given)))
+    curves = {"one": {"a": {20: 2.0, 3: 1.0}}, "two": {"a": {1: 4.0}, "b": {2: 5.0}}}
+    content = figures.draw_curves(curves, "update")
+    assert Image.open(io.BytesIO(content)).size == (1000, 360), "side by side"
+    assert [given for _, *given in seen] == [
+        *([[3, 20], [1.0, 2.0], "a"], [[1], [4.0], "a"], [[2], [5.0], "b"])
+    ]
+    assert [axes.get_title() for axes, *_ in seen] == ["one", "two", "two"]
+    assert {axes.get_xlabel() for axes, *_ in seen} == {"update"}
+
+
+def test_a_curve_of_twenty_points_has_marks():
+    for count, marker in ((20, "o"), (21, "None")):
+        with figures.painted(lambda axes: None, figures.SIZE) as figure:
+            (axes,) = figure.axes
+            figures.paint_curve(axes, np.arange(count), np.arange(count), "label")
+            (line,) = axes.lines
+            assert (line.get_marker(), line.get_label()) == (marker, "label")
 
 
 def test_the_style_is_no_one_else_s():
@@ -86,6 +126,8 @@ def test_a_legend_has_as_many_columns_as_its_labels_leave_room_for(label):
         figures.add_legend(figure)
         figure.canvas.draw()
         (legend,) = figure.legends
+        columns = {"short": 3, "w" * 60: 1}.get(label, 1)
+        assert legend._ncols == columns
         box = legend.get_window_extent()
         assert box.y1 <= figure.axes[0].get_tightbbox().y0
         if len(label) < 60:  # No number of columns would do.

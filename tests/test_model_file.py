@@ -10,6 +10,7 @@ from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.model_file import (
     ModelFile,
     Preprocessing,
+    is_value_range,
     read_model_file,
     write_model_file,
 )
@@ -146,3 +147,67 @@ def test_a_run_without_its_file_is_told_where_to_get_another(tmp_path, content):
     ) as error:
         read_model_file(tmp_path)
     assert "not a run's workdir" not in str(error.value)
+
+
+def test_the_defaults_of_preprocessing():
+    """Files of earlier versions do not say all: a default that changes makes theirs others."""
+    assert dataclasses.asdict(Preprocessing()) == {
+        **{"mean": (0.5,), "std": (0.5,), "crop": "resize", "resize": 256, "antialias": True},
+        **{"interpolation": "bilinear", "bit_depth": 16, "value_range": (), "dtype": "uint8"},
+        "rounding": "nearest",
+    }
+    assert Preprocessing().at_side(112) == Preprocessing(resize=128)
+    assert Preprocessing(resize=33).at_side(3, 2) == Preprocessing(resize=50)  # 49.5
+    assert Preprocessing(resize=35).at_side(33, 32).resize == 36  # 36.09
+
+
+@pytest.mark.parametrize("value", [(), (0, 1), [-1.5, 2], (0.0, 4095.0)])
+def test_ranges_of_values(value):
+    assert is_value_range(value)
+
+
+@pytest.mark.parametrize(
+    "value", [(1,), (1, 1), (2, 1), (0, 1, 2), (0, math.inf), (0, "1"), "01", None, (0, True), 3]
+)
+def test_what_is_no_range(value):
+    assert not is_value_range(value)
+    with pytest.raises(ConfigError, match=r"value_range=.*must be \(lowest, highest\)"):
+        Preprocessing(value_range=value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"bit_depth": 7}, "bit_depth=7: must be from 8 to 16"),
+        ({"bit_depth": 17}, "bit_depth=17"),
+        ({"mean": (math.inf,)}, "mean=.*: must be numbers"),
+        ({"std": (math.inf,)}, "std=.*: must be positive numbers"),
+        ({"std": ()}, "std=.*: must be positive numbers"),
+        ({"resize": 1.5}, "resize=1.5: must be a positive integer"),
+        ({"dtype": "float16"}, "dtype='float16': must be one of uint8, float32"),
+        ({"rounding": "down"}, "must be one of nearest, torchvision, huggingface"),
+    ],
+)
+def test_more_that_is_impossible(values, message):
+    with pytest.raises(ConfigError, match=message):
+        Preprocessing(**values)
+
+
+def test_the_edges_of_what_is_possible():
+    for values in ({"bit_depth": 8}, {"bit_depth": 16}, {"resize": 1}, {"mean": (0, -3)}):
+        Preprocessing(**values, std=(1e-9,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"colour": 1, "size": 2}, "the key 'colour' is not known: a newer vit_jax wrote it"),
+        ({"loss": 3}, "names must be texts"),
+        ({"class_names": "ab"}, "names must be texts"),
+        ({"class_names": ["a", 1]}, "names must be texts"),
+    ],
+)
+def test_what_a_newer_version_may_have_added(tmp_path, content, changes, message):
+    (tmp_path / "model.json").write_text(json.dumps({**content, **changes}))
+    with pytest.raises(CheckpointError, match=message):
+        read_model_file(tmp_path)

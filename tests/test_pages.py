@@ -2,10 +2,13 @@
 
 import base64
 import html.parser
+import io
 
 import numpy as np
+from PIL import Image
 
-from vit_jax.figures import picture, plot
+from vit_jax.escaping import printable
+from vit_jax.figures import Picture, picture, plot
 from vit_jax.pages import Section, render
 
 
@@ -25,7 +28,15 @@ class Reader(html.parser.HTMLParser):
 def test_a_page_has_its_pictures_inside_and_nothing_else_to_fetch():
     pixels = picture(np.zeros((2, 3, 3), np.uint8))
     drawn = plot(lambda axes: axes.plot([0, 1], [1, 2]))
-    page = Reader(render("T", "S", [Section("One", "text", (pixels, drawn))]).decode())
+    table = [("name", "size"), ("a", 1), ("b", 2)]
+    sections = [Section("One", "text", (pixels, drawn)), Section("Two", table=table)]
+    page = Reader(render("T", "S", sections).decode())
+    assert {"T", "S", "One", "text", "Two"} <= set(page.texts)
+    cells = [tag for tag, _ in page.tags if tag in ("th", "td", "tr")]
+    assert cells == ["tr", "th", "th", "tr", "td", "td", "tr", "td", "td"]
+    anchors = [f"#{a['id']}" for tag, a in page.tags if tag == "section"]
+    assert anchors == [a["href"] for tag, a in page.tags if tag == "a"]
+    assert [tag for tag, _ in page.tags].count("figcaption") == 1
     images = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
     assert [image.partition(";")[0] for image in images] == ["data:image/png", "data:image/svg+xml"]
     assert base64.b64decode(images[0].partition(",")[2]) == pixels.png
@@ -34,13 +45,15 @@ def test_a_page_has_its_pictures_inside_and_nothing_else_to_fetch():
     assert all(link.startswith(("#", "data:")) for link in links)
     policy = next(a["content"] for tag, a in page.tags if "http-equiv" in a)
     assert policy.startswith("default-src 'none'")
+    assert [a["alt"] for tag, a in page.tags if tag == "img"] == ["One", "One"]
 
 
 def test_texts_of_others_are_no_markup():
-    wicked = "<script>alert(1)</script>\x1b[2J & \udcff"
-    page = Reader(
-        render(wicked, wicked, [Section(wicked, wicked, (), [(wicked,), (wicked,)])]).decode()
-    )
+    wicked = '"<script>alert(1)</script>\x1b[2J & \udcff'
+    section = Section(wicked, wicked, (Picture(b"png"),), [(wicked,), (wicked,)])
+    page = Reader(render(wicked, wicked, [section]).decode())
+    (alt,) = (a["alt"] for tag, a in page.tags if tag == "img")
+    assert alt == printable(wicked).replace("\udcff", "\\udcff")
     assert "script" not in {tag for tag, _ in page.tags}
     shown = [text for text in page.texts if "alert" in text]
     assert len(shown) == 8  # Two titles, summary, link, heading, caption and two cells.
@@ -51,3 +64,5 @@ def test_a_plot_is_the_same_file_each_time():
     first, second = (plot(lambda axes: axes.plot([0, 1], [1, 2])) for _ in range(2))
     assert first == second
     assert first.svg.startswith(b"<?xml")
+    assert b"<dc:date>" not in first.svg
+    assert Image.open(io.BytesIO(first.png)).size == (1000, 720), "two dots for each of the plot's"

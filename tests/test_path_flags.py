@@ -75,11 +75,14 @@ def test_the_destination_of_an_export(home):
 def test_keys_and_the_config_file_itself(home):
     (home / "one.py").write_text((ROOT / "tests" / "tiny.py").read_text())
     sources = {"data.source": "folder:~/$RUN"}
+    paths = {"init", "init_head_map", "init_teacher", "data.data_dir", "data.index_dir"}
+    assert PATH_KEYS.keys() == paths | {"data.exclude", "data.source"}
     keys = {key: sources.get(key, "~/$RUN") for key in PATH_KEYS}
     config = load_config("~/$RUN.py", [f"{key}={value}" for key, value in keys.items()])
     assert config.data.source == f"folder:{home}/one"
     for path in (config.init, config.data.data_dir, config.data.index_dir, config.data.exclude):
         assert path == f"{home}/one"
+    assert config.init_head_map == config.init_teacher == f"{home}/one"
     assert load_config("~/$RUN.py").batch_size == tiny.get_config().batch_size
 
 

@@ -82,6 +82,8 @@ def test_an_unknown_figure_bounds_nothing(topology):
         ("Ran out of memory in memory space hbm. Used 17.25G of 15.75G hbm.", 17.25 * GIB),
         ("the total memory required for HLO temporaries (52.45G) exceeds", 52.45 * GIB),
         ("Used 512.00M of 100.00M hbm", 512 * 2**20),
+        ("Used 3.50K of 1.00K hbm", 3.5 * 2**10),
+        ("Used 1.50T of 1.00G hbm", 1.5 * 2**40),
         ("no figure at all", 0),
     ],
 )
@@ -115,6 +117,9 @@ def test_suggestions_start_from_what_the_config_does_already(topology, planned):
         ("mesh.fsdp=4", "mesh.data=1"),
         ("mesh.fsdp=4", "mesh.data=1", "model.remat=full"),
     ]
+    # Of the 8 images of a device: those along `tensor` have the same ones.
+    micro = [changes[-1].partition("=")[2] for changes in tried[3:]]
+    assert micro == ["2", "4", "8"]
     split = dataclasses.replace(planned, mesh={"data": 1, "fsdp": 8, "tensor": 1})
     config.mesh.update({"data": 1, "fsdp": -1, "tensor": 1})
     assert not any(len(changes) == 2 for changes in suggestions(config, topology, split))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -82,12 +83,16 @@ def test_images_are_what_pillow_and_numpy_make_of_the_files(model, tmp_path):
 
 def test_a_model_of_twelve_bits_is_given_twelve(model, tmp_path):
     made = random_model("ViT-Ti/8", num_classes=2, **{**TINY, "image_size": 8})
-    made.preprocessing = Preprocessing(bit_depth=12)
+    made.preprocessing = Preprocessing(bit_depth=12, dtype="float32")
     vit_jax.save_model(made, tmp_path / "model", "vit_jax")
     values = np.linspace(0, 4095, 64).astype(np.uint16).reshape(8, 8)
     Image.fromarray(values).save(tmp_path / "x.png")
     images = load_images(vit_jax.load_model(tmp_path / "model"), tmp_path / "x.png")
-    np.testing.assert_allclose(images[0, ..., 0], values / 4095 * 2 - 1, atol=1 / 255)
+    np.testing.assert_allclose(images[0, ..., 0], values / 4095 * 2 - 1, atol=1e-4)
+    logits = np.float64(made(images))[0]
+    (found,) = predict(made, tmp_path / "x.png")
+    expected = np.exp(logits) / np.exp(logits).sum()
+    assert probabilities(found) == pytest.approx(dict(enumerate(expected)), abs=1e-5)
 
 
 def test_predictions_are_the_softmax_of_the_logits(model, tmp_path):
@@ -171,8 +176,9 @@ def test_a_sigmoid_model_tells_each_class_s_own_probability(loss, tmp_path):
     expected = 1 / (1 + np.exp(-logits))
     (found,) = predict(made, [tmp_path / "a.png"], top_k=len(NAMES))
     assert probabilities(found) == pytest.approx(dict(enumerate(expected)), abs=1e-5)
-    (found,) = predict(made, [tmp_path / "a.png"], top_k=len(NAMES), threshold=0.5)
-    assert set(probabilities(found)) == set(np.flatnonzero(expected >= 0.5).tolist())
+    flags = {"top_k": len(NAMES), "threshold": 0.5, "batch_size": 1}
+    for found in predict(made, [tmp_path / "a.png"] * 2, **flags):
+        assert set(probabilities(found)) == set(np.flatnonzero(expected >= 0.5).tolist())
     (found,) = predict(made, [tmp_path / "a.png"], top_k=len(NAMES), loss="softmax")
     assert sum(probabilities(found).values()) == pytest.approx(1)
     made.loss = "distance"
@@ -239,6 +245,34 @@ def test_a_head_with_more_classes_than_names(tmp_path):
     Image.fromarray(PIXELS).save(tmp_path / "a.png")
     (found,) = predict(made, [tmp_path / "a.png"])
     assert [ranked.name for ranked in found.classes] == ["cat", "dog", "2", "3"]
+
+
+def test_what_is_told_of_a_batch():
+    read = [command.Loaded(name, PIXELS) for name in ("a", "b")]
+    pictures = [read[0], command.Loaded("torn", None, "no image"), read[1]]
+    ranked = np.array([[0.75, 0.25], [0.9, 0.1], [0.5, np.nan]]), np.array([[2, 0], [0, 1], [1, 0]])
+    first, torn, third = command.named((pictures, ranked), ("x", "y", "z"), 0.25)
+    assert (first.path, first.classes) == ("a", ((2, "z", 0.75), (0, "x", 0.25)))
+    assert (torn.path, torn.classes, torn.error) == ("torn", (), "no image")
+    assert (third.path, third.error) == ("b", "the model's output for it is not finite")
+    (first,) = command.named((read[:1], (np.array([[3.0, 1.0]]),)), ("z", "a"), 0.5)
+    assert (first.classes, first.values) == ((), (("z", 3.0), ("a", 1.0)))
+    assert [*command.named(None, (), 0.0)] == []
+
+
+def test_batches_are_as_large_as_was_asked_for(model, model_path, monkeypatch, tmp_path, capsys):
+    sizes = []
+
+    def read_ahead(one, numbered, size):
+        sizes.append(size)
+        yield from ()
+
+    monkeypatch.setattr(command, "read_ahead", read_ahead)
+    assert [*predict(model, PIXELS)] == [*predict(model, PIXELS, batch_size=3)] == []
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    run(model_path, tmp_path / "a.png", "--batch_size=5")
+    assert sizes == [32 * jax.device_count(), 3, 5]
+    capsys.readouterr()
 
 
 def test_paths_are_taken_as_they_are_needed(model, tmp_path):
@@ -384,6 +418,7 @@ def test_names_cannot_act_on_a_terminal_or_a_spreadsheet(tmp_path, capsys, monke
     if format == "csv":
         cells = {cell for row in csv.reader(out.splitlines()) for cell in row}
         assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
+        assert out.partition("\n")[0].endswith(",class_2,index_2,probability_2"), "of two classes"
     if format == "jsonl":
         rows = [json.loads(line) for line in out.splitlines()]
         assert {os.path.basename(row["path"]) for row in rows} == set(names)
@@ -443,12 +478,20 @@ def test_the_format_is_that_of_the_name_in_any_case(name):
     assert format_of(name, None) == format_of(name, "csv") == "csv"
 
 
+def test_the_format_may_be_said_and_is_text_else():
+    assert [format_of("", None), format_of("", "csv"), format_of("x.txt", None)] == [
+        *("text", "csv", "text")
+    ]
+    assert format_of("x.log", "jsonl") == "jsonl"
+
+
 def test_json_lines_equal_the_python_api(model, model_path, pictures, capsys):
     paths = [pictures / "élève 1.png", pictures / "zero.bmp"]
     assert run(model_path, *paths, "--format=jsonl") == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     good, bad = predict(model, paths)
     assert [(c["index"], c["class"]) for c in rows[0]["classes"]] == [c[:2] for c in good.classes]
+    assert len(good.classes) == 5, "of seven"
     assert [c["probability"] for c in rows[0]["classes"]] == pytest.approx(
         [ranked.probability for ranked in good.classes], rel=1e-4
     )

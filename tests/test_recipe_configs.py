@@ -27,6 +27,9 @@ from vit_jax.durations import durations
 from vit_jax.errors import ConfigError
 from vit_jax.models.registry import count_parameters
 from vit_jax.optimizer.schedules import make_schedule
+from vit_jax.recipes import datasets
+from vit_jax.recipes.arguments import choose_epochs, split_arguments
+from vit_jax.recipes.models import resolution
 
 IMAGENET, NINETY_NINE_PERCENT = 1_281_167, 1_268_355
 
@@ -532,3 +535,70 @@ def test_the_hyperrule_counts_a_folder(tmp_path):
 def test_unknown_arguments_are_named(get_config, arguments, message):
     with pytest.raises(ConfigError, match=message):
         get_config(arguments)
+
+
+def test_where_the_hub_has_the_datasets_of_the_papers():
+    """Names, and the columns of those that have labels of several kinds."""
+    expected = {
+        "imagenet2012": ("hf:ILSVRC/imagenet-1k", ""),
+        "cifar100": ("hf:uoft-cs/cifar100", "label=fine_label"),
+        "cifar10": ("hf:uoft-cs/cifar10", ""),
+        "oxford_iiit_pet": ("hf:timm/oxford-iiit-pet", "label=label"),
+        "svhn": ("hf:ufldl-stanford/svhn:cropped_digits", ""),
+        "camelyon": ("hf:1aurent/PatchCamelyon", ""),
+    }
+    assert {name: tuple(on_hub) for name, on_hub in datasets.ON_HUB.items()} == expected
+    sizes = {"imagenet2012": (1_281_167, 1_000), "cifar100": (50_000, 100), "cifar10": (50_000, 10)}
+    sizes |= {"oxford_iiit_pet": (3_680, 37)}
+    for name, (count, classes) in sizes.items():
+        found, data = datasets.finetuning_dataset("b16", f"hf:{name}")
+        assert (found, data.source, data.columns) == (name, *expected[name])
+        split = "validation" if name == "imagenet2012" else "test"
+        assert data[1:4] == (count, classes, split)
+        assert datasets.finetuning_dataset("b16", name)[1].source == f"tfds:{name}"
+
+
+@pytest.mark.parametrize("value", ["folder:~/photos", "hf:me/mine", "hf:me/mine@v1"])
+def test_data_of_ones_own_is_counted(value):
+    name, data = datasets.finetuning_dataset("b16", value)
+    assert (name, tuple(data)) == ("folder", (value, 0, 0, "", ""))
+
+
+@pytest.mark.parametrize("value", ["hf:svhn", "hf:", "hf:nothing", "svhn", "folder:"])
+def test_data_that_no_recipe_knows(value):
+    with pytest.raises(ConfigError, match=r"'b16'.*(is not one of|name the folder)"):
+        datasets.finetuning_dataset("b16", value)
+
+
+def test_arguments_of_recipes():
+    form = "MODEL[,DATASET[,EPOCHS]]"
+    assert split_arguments("", form) == ["", "", ""]
+    assert split_arguments("b16,,30", form) == ["b16", "", "30"]
+    with pytest.raises(ConfigError, match="'a,b,c,d': expected MODEL"):
+        split_arguments("a,b,c,d", form)
+    assert [choose_epochs("x", text, (30, 90)) for text in ("", "30", "90")] == [90.0, 30.0, 90.0]
+    with pytest.raises(ConfigError, match="the table has 30 and 90 epochs here, not 60"):
+        choose_epochs("x", "60", (30, 90))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "expected"),
+    [
+        ("ViT-H/14", 384, 378),
+        ("ViT-H/14", 378, 378),
+        ("ViT-B/16", 384, 384),
+        ("R50+ViT-B/32", 385, 384),
+        ("Mixer-B/16", 384, 224),
+        ("BiT-R50x1", 383, 383),
+    ],
+)
+def test_sizes_that_patches_divide(name, size, expected):
+    assert resolution(name, size) == expected
+
+
+@pytest.mark.parametrize(
+    ("examples", "steps"), [(19_999, 500), (20_000, 10_000), (499_999, 10_000), (500_000, 20_000)]
+)
+def test_the_hyperrule_at_its_limits(examples, steps, monkeypatch):
+    monkeypatch.setattr(bit, "count", lambda data: examples)
+    assert bit.get_config("r50x1,folder:x,hyperrule").total_steps == steps

@@ -12,11 +12,13 @@ from sklearn import metrics
 
 import vit_jax
 from tests import tiny
+from tests.evaluators.settings import make_setting
 from tests.runs import read_metrics
 from tests.stages import Setup, mesh_of
 from vit_jax import evaluate, predict, train
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
+from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.regression import errors
 from vit_jax.model_file import read_model_file
 from vit_jax.objectives.regression import REGRESSION_LOSSES
@@ -147,6 +149,25 @@ def test_errors_are_scikit_learns():
     assert result["r2"] == pytest.approx(metrics.r2_score(np.float64(wanted), found), rel=1e-6)
     assert np.isnan(errors(found[:, :1], np.ones((50, 1)))["r2"])
     assert errors(found[:0], wanted[:0])["count"] == 0
+
+
+def test_errors_are_of_the_images_that_can_be_read(tmp_path):
+    brightness, targets = [0, 40, 80, 120, 160], [1.0, 2.0, 3.0, 4.0, 5.0]
+    rows = [
+        {"path": f"{n}.png", "target": target, "split": "test"} for n, target in enumerate(targets)
+    ]
+    for number, value in enumerate(brightness):
+        Image.fromarray(np.full((4, 4), value, np.uint8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "1.png").write_bytes(b"torn")
+    keys = {"on_error": "skip", "max_skipped": 1.0, "batch_size": 3}
+    setting, params = make_setting(write_manifest(tmp_path, rows), (), num_classes=1, **keys)
+    (evaluator,) = read_evaluators("regression")
+    numbers = evaluator.bind(setting)(params, {}).numbers
+    kept = [0, 2, 3, 4]
+    outputs = -np.square(np.array(brightness)[kept] / 20)[:, None]
+    expected = errors(outputs, np.array(targets)[kept, None])
+    assert expected["count"] == 4
+    assert numbers == pytest.approx({**expected, "skipped": 1}, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 import csv
 import dataclasses
 import json
+import math
 import shutil
+import threading
 
 import pytest
 
@@ -35,7 +37,7 @@ def runs(monkeypatch):
 
     def run(config, directory, stop=None):
         made.append(directory.rpartition("/")[2])
-        assert config.total_steps == 4
+        assert (config.total_steps, stop.is_set()) == (4, False)
         if error := errors.get(len(made)):
             raise error
         size, depth = config.data.max_train_examples, config.model.depth or 0
@@ -59,9 +61,11 @@ def files(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
-def test_every_cell_of_the_grid_runs_once(runs, tmp_path):
+def test_every_cell_of_the_grid_runs_once(runs, tmp_path, caplog):
     made, _ = runs
-    assert start(tmp_path) == 0
+    with caplog.at_level("INFO", logger="vit_jax"):
+        assert start(tmp_path) == 0
+    assert f"Cell 1 of 12: {made[1]}" in caplog.text
     assert len(made) == len(set(made)) == 12
     assert made[:2] == ["ViT_one-64_images-seed_0", "ViT_one-256_images-seed_0"]
     table = rows(tmp_path)
@@ -75,6 +79,8 @@ def test_every_cell_of_the_grid_runs_once(runs, tmp_path):
         "exaflops.png",
         "exaflops.svg",
     }
+    assert (tmp_path / "size.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / "size.png").read_bytes().startswith(b"\x89PNG")
     assert start(tmp_path) == 0
     assert len(made) == 12
 
@@ -128,6 +134,7 @@ def test_a_failed_cell_is_marked_and_tried_again_when_asked(runs, tmp_path, caps
     assert "1 failed" in capsys.readouterr().out
     assert "ViT_one-64_images-seed_0" in (tmp_path / "report.html").read_text()
     assert start(tmp_path) == 1
+    assert (start(tmp_path, "--draw"), start(tmp_path, "--cell=1")) == (1, 0)
     assert len(made) == 12
     assert start(tmp_path, "--retry_failed") == 0
     assert len(made) == 13
@@ -149,11 +156,13 @@ def test_a_study_of_ones_own(runs, tmp_path):
 def test_each_trained_model_is_fine_tuned_on_each_task(runs, tmp_path, monkeypatch):
     made, errors = runs
     errors[5] = PreemptedError("stopped")
-    flags = ["--sizes=32", "--seeds=0", "--finetune=my pets=configs/digits.py", "--finetune=b=x.py"]
+    flags = ["--sizes=32", "--seeds=3", "--finetune=my pets=configs/digits.py", "--finetune=b=x.py"]
     given, stand_in = [], train.run
 
     def run(config, directory, stop=None):
-        given.append((config.init, config.model.name, config.model.width, config.model.image_size))
+        model = config.model
+        given.append((config.init, model.name, model.width, model.image_size, model.head_bias))
+        assert config.seed == 3
         return stand_in(config, directory, stop)
 
     monkeypatch.setattr(train, "run", run)
@@ -162,25 +171,38 @@ def test_each_trained_model_is_fine_tuned_on_each_task(runs, tmp_path, monkeypat
     with pytest.raises(PreemptedError):
         start(tmp_path, *flags)
     assert made == [
-        "ViT_one-32_images-seed_0",
+        "ViT_one-32_images-seed_3",
         "my_pets",
         "b",
-        "ViT_two-32_images-seed_0",
+        "ViT_two-32_images-seed_3",
         "my_pets",
     ]
     folder = str(tmp_path / made[0])
-    assert given[0] == ("", "ViT-Ti/2", 32, 8)
-    assert given[1:3] == [(folder, None, None, 8)] * 2
+    assert given[0] == ("", "ViT-Ti/2", 32, 8, -2.0)
+    assert given[1:3] == [(folder, None, None, 8, -2.0)] * 2
     assert start(tmp_path, *flags) == 0
     (row, *_) = rows(tmp_path)
-    assert {"eval/accuracy", "my pets/eval/accuracy", "b/eval/accuracy"} <= row.keys()
+    # The trained model's depth is 1; a fine-tuned one's is its own.
+    found = [float(row[f"{task}eval/accuracy"]) for task in ("", "my pets/", "b/")]
+    assert found == pytest.approx([0.342, 0.3 + 0, 0.3 + 0], abs=0.05)
+    assert len(set(found)) == 2
     page = (tmp_path / "report.html").read_text()
     assert "<th>accuracy on my pets</th>" in page  # One size: a column for each metric.
 
 
 def config_of(overrides):
     """The tiny config, whatever file is asked for."""
-    return load_config("tests/tiny.py", ("total_steps=4", *overrides))
+    return load_config("tests/tiny.py", ("total_steps=4", "model.head_bias=-2.0", *overrides))
+
+
+def test_a_task_has_overrides_of_its_own(runs, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(cells, "load_config", lambda *asked: given.append(asked) or config_of(()))
+    study = dataclasses.replace(STUDY, finetune={"b": ("x.py", "batch_size=16")})
+    stop = threading.Event()
+    record = cells.finetuned(study, "b", study.cells()[6], "FOLDER", stop)
+    assert given == [("x.py", ("batch_size=16", "init=FOLDER", "seed=1"))]
+    assert {"b/step", "b/eval/accuracy"} < record.keys()
 
 
 def test_a_study_with_a_recipe_for_each_model(runs, tmp_path, monkeypatch):
@@ -218,15 +240,188 @@ def test_a_cell_of_an_array_and_the_list(runs, tmp_path, capsys):
 def test_a_metric_that_is_not_measured_and_a_study_that_changed(runs, tmp_path, monkeypatch):
     unmeasured = dataclasses.replace(STUDY, metrics={"5 shots": "fewshot/5_shot"})
     cell = unmeasured.cells()[0]
-    cells.run_cell(unmeasured, cell, str(tmp_path), None)
+    cells.run_cell(unmeasured, cell, str(tmp_path), threading.Event())
     outcome = cells.outcome_of(cell, str(tmp_path))
     assert outcome.status == "failed"
     assert "fewshot/5_shot is no number" in outcome.reason
+    for value in (math.nan, math.inf):
+        infinite = dataclasses.replace(STUDY, run=lambda *given, v=value: {ACCURACY: v})
+        cells.run_cell(infinite, cell, str(tmp_path), threading.Event())
+        assert cells.outcome_of(cell, str(tmp_path)).status == "failed"
+    tuned = dataclasses.replace(STUDY, finetune={"pets": ("tests/tiny.py",)})
+    monkeypatch.setattr(cells, "finetuned", lambda *given: {})
+    cells.run_cell(tuned, cell, str(tmp_path), threading.Event())
+    assert "pets/eval/accuracy is no" in cells.outcome_of(cell, str(tmp_path)).reason
     changed = dataclasses.replace(cell, overrides=(*cell.overrides, "batch_size=8"))
     assert cells.outcome_of(changed, str(tmp_path)).status == "missing"  # Nothing to lose.
-    cells.run_cell(STUDY, cell, str(tmp_path), None)
+    cells.run_cell(STUDY, cell, str(tmp_path), threading.Event())
+    elsewhere = dataclasses.replace(cell, config="/elsewhere/tiny.py")
+    assert cells.outcome_of(elsewhere, str(tmp_path)).status == "done"
     with pytest.raises(ConfigError, match=r"another definition.*batch_size=8"):
         cells.outcome_of(changed, str(tmp_path))
+
+
+SCHEDULED = dataclasses.replace(
+    STUDY,
+    models={"ViT: one": ("model.depth=1",), "all": ()},
+    schedules={"short": ("total_steps=2",), "long": ("total_steps=9",)},
+    sizes=(0, 1024),
+    finetune={"pets": ("tests/tiny.py",)},
+)
+
+
+def test_a_cell_is_its_models_then_its_schedules():
+    every = SCHEDULED.cells()
+    assert [(c.seed, c.model, c.schedule, c.size) for c in every[:5]] == [
+        (0, "ViT: one", "short", 0),
+        (0, "ViT: one", "short", 1024),
+        (0, "ViT: one", "long", 0),
+        (0, "ViT: one", "long", 1024),
+        (0, "all", "short", 0),
+    ]
+    cell = every[2]
+    assert cell.overrides == (
+        *("total_steps=4", "model.depth=1", "total_steps=9"),
+        *("data.max_train_examples=0", "seed=0"),
+    )
+    assert (cell.name, cell.families) == ("ViT: one, long", ("ViT",))
+    assert cell.folder == "ViT_one-long-all_images-seed_0"
+    assert definition.as_file_name("L/16+x 0.5") == "L_16+x_0.5"
+    assert [*SCHEDULED.all_metrics.items()] == [
+        ("accuracy (share of images)", ACCURACY),
+        ("accuracy on pets", "pets/eval/accuracy"),
+    ]
+
+
+def of_schedules():
+    """Three of sixteen cells are not done; each has numbers of its own."""
+    found = {}
+    for number, cell in enumerate(SCHEDULED.cells()):
+        numbers = {ACCURACY: number / 100, "pets/eval/accuracy": 0.5 + number / 100}
+        numbers |= {"train/exaflops": 10.0 + number, "train/device_hours": 1 + number / 1000}
+        found[cell] = cells.Outcome("done", numbers)
+    every = [*found]
+    found[every[1]] = cells.Outcome("failed", reason="diverged")
+    found[every[9]] = found[every[3]] = cells.Outcome("missing")
+    return found
+
+
+def test_tables_have_a_row_for_each_schedule_and_a_column_for_each_size():
+    first, second = results.tables(SCHEDULED, of_schedules())
+    assert first == [
+        ("accuracy (share of images)", "all images", "1,024 images"),
+        ("ViT: one, short", "0.0400 ± 0.0400", "1 failed, 1 missing"),
+        ("ViT: one, long", "0.0600 ± 0.0400", "0.1100, 1 missing"),
+        ("all, short", "0.0800 ± 0.0400", "0.0900 ± 0.0400"),
+        ("all, long", "0.1000 ± 0.0400", "0.1100 ± 0.0400"),
+    ]
+    assert second[0][0] == "accuracy on pets"
+    assert second[1][1] == "0.5400 ± 0.0400"
+
+
+def test_a_row_of_the_csv_file_is_a_cell():
+    first, failed, *_ = csv.DictReader(
+        results.as_csv(SCHEDULED, of_schedules()).decode().splitlines()
+    )
+    assert first == {
+        "model": "ViT: one",
+        "schedule": "short",
+        "images": "all",
+        "seed": "0",
+        "status": "done",
+        ACCURACY: "0.0",
+        "pets/eval/accuracy": "0.5",
+        "train/exaflops": "10.0",
+        "train/device_hours": "1.0",
+        "reason": "",
+    }
+    assert (failed["images"], failed["status"], failed["reason"]) == ("1024", "failed", "diverged")
+
+
+def test_sections_say_what_came_of_all_cells(monkeypatch):
+    monkeypatch.setattr(results, "draw", lambda study, found, view, metric: metric)
+    study = dataclasses.replace(SCHEDULED, notes="Small.", views=(views.COMPUTE,))
+    found = results.sections(study, of_schedules())
+    assert [section.title for _, section in found] == [
+        *("Results", "Results: accuracy on pets", "Against compute", "Failed cells")
+    ]
+    assert found[0][1].text == "Small. Of 16 cells: 13 done, 1 failed, 2 missing."
+    assert [*found[2][0]] == ["exaflops-eval_accuracy", "exaflops-pets_eval_accuracy"]
+    assert found[3][1].table[1:] == [("ViT_one-short-1024_images-seed_0", "diverged")]
+
+
+def test_a_family_has_a_point_for_each_model_and_schedule():
+    found = of_schedules()
+    study = dataclasses.replace(SCHEDULED, models={"ViT: one": (), "ViT: two": ()})
+    renamed = {
+        dataclasses.replace(c, model={"all": "ViT: two"}.get(c.model, c.model)): o
+        for c, o in found.items()
+    }
+    points = results.points_of(study, [*renamed.items()], views.COMPUTE, ACCURACY)
+    assert points == [
+        (14, pytest.approx(0.04), 0.0, 0.08),
+        (16, pytest.approx(0.06), 0.02, 0.1),
+        (18, pytest.approx(0.08), 0.04, 0.12),
+        (20, pytest.approx(0.1), 0.06, 0.14),
+    ]
+
+
+def test_a_line_has_its_band_and_crosses_where_cells_failed(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(results, "plot", drawn.append)
+    study = dataclasses.replace(STUDY, sizes=(6, 64, 256))
+    found = {}
+    for cell in study.cells():
+        numbers = {ACCURACY: cell.size / 512 + cell.seed / 4 + cell.seed * (cell.model == "mean")}
+        found[cell] = cells.Outcome("done", numbers)
+    every = [cell for cell in found if cell.model == "ViT: one"]
+    found[every[0]] = cells.Outcome("failed", reason="diverged")
+    found[every[5]] = cells.Outcome("missing")
+    results.draw(study, found, views.SIZE, ("accuracy (%)", ACCURACY))
+    with figures.painted(drawn[0], figures.SIZE) as figure:
+        (axes,) = figure.axes
+        first, crosses, _, _, third, none = axes.lines
+        assert first.get_xydata().tolist() == [[6, 6 / 512 + 0.25], [64, 0.25], [256, 0.5]]
+        assert crosses.get_xydata().tolist() == [[6, results.FAILED_AT]]
+        assert third.get_xydata()[-1].tolist() == [256, 0.5 + 0.625]
+        assert none.get_xydata().tolist() == []
+        band = axes.collections[2].get_paths()[0].vertices
+        assert sorted({y for x, y in band if x == 256}) == [0.5, 1.75]
+        assert (axes.get_xscale(), axes.get_ylabel()) == ("log", "accuracy (%)")
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["6", "64", "256"]
+    for view, scale in ((views.TRAINING, "linear"), (views.SPEED, "log")):
+        assert view.scale == scale
+    assert views.SPEED.lines(every[0]) == views.COMPUTE.lines(every[0]) == ("ViT",)
+    assert views.SIZE.lines(every[0]) == views.TRAINING.lines(every[0]) == ("ViT: one",)
+
+
+def test_the_most_images_are_all_of_them_where_the_grid_has_that():
+    exaflops = {"train/exaflops": 2.0}
+    by_size = {cell.size: cell for cell in SCHEDULED.cells()}
+    position = views.COMPUTE.position
+    assert position(SCHEDULED, by_size[0], exaflops) == 2
+    assert position(SCHEDULED, by_size[1024], exaflops) is None
+    one = dataclasses.replace(SCHEDULED, sizes=(1024,))
+    assert position(one, by_size[1024], exaflops) == 2
+    assert views.size_of(one, by_size[1024], {}) is None, "there is nothing to compare"
+
+
+def test_compute_is_told_where_any_cell_knows_it():
+    study = dataclasses.replace(STUDY, sizes=(256,))
+    found = {cell: cells.Outcome("missing") for cell in study.cells()}
+    assert results.tables(study, found)[0][0] == ("model", "accuracy (share of images)")
+    found[study.cells()[0]] = cells.Outcome("done", {ACCURACY: 0.5, "train/exaflops": 0.002})
+    (table,) = results.tables(study, found)
+    assert table[0][-1] == "training exaFLOPs"
+    assert table[1] == ("ViT: one", "0.5000, 1 missing", "0.002, 1 missing")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.0000"), (0.01, "0.0100"), (0.00999, "0.00999"), (9.5, "9.5000"), (10.0, "10")],
+)
+def test_numbers_of_a_table(value, text):
+    assert results.as_text(value) == text
 
 
 def outcomes():
@@ -326,6 +521,8 @@ def test_a_study_of_one_size_has_one_table_of_all_metrics():
 def test_ticks_have_room():
     assert results.ticks_of([64, 256]) == [64, 256]
     assert results.ticks_of([1.0, 1.1, 4.0]) == [1, 2, 4]
+    assert results.ticks_of([10, 14, 40]) == [10, 20, 40]
+    assert results.ticks_of([10, 16, 40]) == [10, 16, 40]
     assert results.ticks_of([47_110, 50_000, 118_633]) == [47_000, 75_000, 120_000]
 
 
@@ -386,6 +583,10 @@ def test_position_embeddings_on_data_of_ones_own():
     [
         ("def get_study(): return 3", "must return a Study, not a int"),
         ("def get_study():\n    return 1 / 0", "line 2: ZeroDivisionError"),
+        (
+            "def half(x):\n    return x / 0\ndef get_study():\n    return half(1)",
+            "line 2: ZeroDivisionError",
+        ),
         ("", "get_study"),
     ],
 )

@@ -1,6 +1,8 @@
 """The sweep: one run a rate, the best one trains on everything, and nothing is done twice."""
 
 import json
+import math
+import threading
 
 import pytest
 
@@ -27,8 +29,10 @@ def config():
 def runs(monkeypatch):
     """Records the runs, and stands in for those whose rate is in the table: what they come to."""
     made, outcomes, train_run = [], {}, train.run
+    monkeypatch.setattr(sweep, "given", [], raising=False)
 
     def run(config, directory, **arguments):
+        sweep.given.append(arguments)
         rate, data = config.optimizer.learning_rate, config.data
         made.append((directory.rpartition("/")[2], rate, data.train_split, data.eval_split))
         if rate not in outcomes:
@@ -73,7 +77,7 @@ def test_each_rate_trains_on_a_part_and_the_best_one_on_everything(config, tmp_p
 def test_a_rate_that_diverges_does_not_stop_the_others(config, tmp_path, runs, caplog):
     made, outcomes = runs
     config.sweep.learning_rates = (0.1, 1.0, 10.0)
-    outcomes |= {0.1: 0.5, 1.0: NonFiniteLossError("Loss is nan."), 10.0: 0.4}
+    outcomes |= {0.1: 0.5} | dict.fromkeys((1.0, 10.0), NonFiniteLossError("Loss is nan."))
     with caplog.at_level("INFO", logger="vit_jax"):
         assert sweep.sweep(config, str(tmp_path))["eval/accuracy"] == 0.5
     assert [name for name, *_ in made] == [
@@ -81,18 +85,22 @@ def test_a_rate_that_diverges_does_not_stop_the_others(config, tmp_path, runs, c
     ]
     assert "diverged" in caplog.text
     written = json.loads((tmp_path / "sweep.json").read_text())
-    assert written["measures"] == {"0.1": 0.5, "1.0": None, "10.0": 0.4}
+    assert written["measures"] == {"0.1": 0.5, "1.0": None, "10.0": None}
 
 
 @pytest.mark.parametrize("metric", ["eval/accuracy", "eval/loss", "-eval/loss"])
 def test_rates_are_compared_on_the_held_out_part_and_the_best_trains_on_everything(
-    config, tmp_path, runs, metric
+    config, tmp_path, runs, metric, caplog
 ):
     made, outcomes = runs
     config.sweep.learning_rates, config.best_metric = (0.1, 1.0, 10.0), metric
     outcomes |= {0.1: 0.4, 1.0: 0.6, 10.0: 0.5}
     best = 0.1 if metric == "eval/loss" else 1.0  # The highest of either, or the lowest loss.
-    sweep.sweep(config, str(tmp_path))
+    stop = threading.Event()
+    with caplog.at_level("INFO", logger="vit_jax"):
+        sweep.sweep(config, str(tmp_path), stop=stop, chosen=("seed",))
+    assert sweep.given == [{"stop": stop, "chosen": {"seed", "optimizer.learning_rate"}}] * 4
+    assert f"{metric.removeprefix('-')} on train[256:320]\n" in caplog.text
     held_out, everything = ("train[:256]", "train[256:320]"), ("train[:320]", "test[:64]")
     assert made == [
         ("learning_rate_0.1", 0.1, *held_out),
@@ -103,6 +111,25 @@ def test_rates_are_compared_on_the_held_out_part_and_the_best_trains_on_everythi
     written = json.loads((tmp_path / "sweep.json").read_text())
     assert (written["metric"], written["best"]) == (metric.removeprefix("-"), best)
     assert config.data.eval_split == "test[:64]", "the caller's config is left alone"
+
+
+def test_a_table_says_which_rate_is_best():
+    measures = {0.001: 0.123456, 0.01: 0.9876543, 3.0: math.nan}
+    assert sweep.table(measures, 0.01, "eval/accuracy", "train[90%:]").splitlines() == [
+        "The sweep:",
+        "  learning rate  eval/accuracy on train[90%:]",
+        "          0.001  0.12346",
+        "           0.01  0.98765  <- best",
+        "              3  diverged",
+    ]
+
+
+def test_a_dry_run_is_that_of_the_first_rate(config, runs):
+    made, outcomes = runs
+    outcomes |= {1e-5: 0.5, 3e-3: 0.6}
+    sweep.sweep(config, "DIR", dry_run=True)
+    assert made == [("", 1e-5, "train[:256]", "train[256:320]")]
+    assert sweep.given == [{"dry_run": True}]
 
 
 def test_an_interruption_ends_the_sweep_without_a_choice(config, tmp_path, runs):

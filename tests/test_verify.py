@@ -1,6 +1,7 @@
 """Pretrained weights against their published accuracy, fetched from a stand-in for the Hub."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,3 +66,36 @@ def test_what_has_no_published_accuracy(name, message, capsys, monkeypatch):
     monkeypatch.setattr(pretrained, "PRETRAINED", tuple(entries))
     assert verify.main([name, "--source=digits"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_each_is_compared_and_one_that_is_far_is_enough(monkeypatch, tmp_path, capsys):
+    """A model that is asked for twice is measured once; a difference of the tolerance is within."""
+    known = {"a": 0.6, "b": 0.75, "c": 0.7}
+    entries = {name: pretrained.PRETRAINED[0]._replace(timm_name=name) for name in known}
+    published = {"a": 62.5, "b": 74.0, "c": 70.0}
+    written, measured = [], []
+
+    def evaluated(plans, flags):
+        name = plans[0].rpartition("/")[2]
+        measured.append(name)
+        return SimpleNamespace(accuracy=known[name], count=1000 * len(measured))
+
+    monkeypatch.setattr(
+        verify, "find", lambda name: [entries[n]._replace(top1=published[n]) for n in name]
+    )
+    monkeypatch.setattr(
+        verify.evaluate, "parse_flags", lambda a: SimpleNamespace(json="j", csv="c")
+    )
+    monkeypatch.setattr(verify.evaluate, "plan", lambda reference, flags: reference)
+    monkeypatch.setattr(verify.evaluate, "evaluate", evaluated)
+    monkeypatch.setattr(verify, "write_results", lambda r, j, c: written.append((len(r), j, c)))
+    assert verify.main(["ab", "bc", "--tolerance=1.0"]) == 1
+    assert measured == ["a", "b", "c"]
+    assert written == [(1, "j", "c"), (2, "j", "c"), (3, "j", "c")]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1].split() == ["hf:timm/a", "62.500", "60.000", "-2.500", "1,000"]
+    assert printed[3].split() == ["hf:timm/c", "70.000", "70.000", "+0.000", "3,000"]
+    assert verify.main(["bc", "--tolerance=1.0"]) == 0
+    assert verify.main(["bc", "--tolerance=0.999"]) == 1
+    assert verify.main(["c"]) == 0
+    assert verify.TOLERANCE == 0.1

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import vit_jax
-from vit_jax.analysis import attention_distance, attention_maps, attention_rollout
+from vit_jax.analysis import attention_distance, attention_maps, attention_rollout, captured
 from vit_jax.analysis.attention import rolled_out
 from vit_jax.analysis.captured import MEMORY_BYTES, chunk_size
 from vit_jax.errors import ConfigError
-from vit_jax.models.base import ATTENTION_WEIGHTS
+from vit_jax.models.base import ATTENTION_WEIGHTS, BLOCK_OUTPUTS
 
 SIZES = {"width": 16, "depth": 2, "num_heads": 2, "mlp_width": 16, "patch_size": (4, 2)}
 SIZES |= {"image_size": (12, 8), "channels": 1, "num_classes": 3}
@@ -58,8 +58,10 @@ def distance_by_hand(weights, prefix):
     ],
 )
 def test_distance(options, prefix, monkeypatch):
-    monkeypatch.setattr("vit_jax.analysis.captured.MEMORY_BYTES", 1)  # One image at a time.
     model, images = make_model(**options), images_of()
+    needed = captured.MEMORY_BYTES // captured.chunk_size(model, (ATTENTION_WEIGHTS,))
+    monkeypatch.setattr(captured, "MEMORY_BYTES", 2 * needed + 8)  # Two images at a time.
+    assert captured.chunk_size(model, (ATTENTION_WEIGHTS,)) == 2
     found = attention_distance(model, images)
     assert found.shape == (2, 2)
     expected = distance_by_hand(weights_of(model, images), prefix)
@@ -154,8 +156,11 @@ def test_rollout_of_the_class_token(registers):
 
 
 def test_rollout_of_averaged_patches():
-    model, images = make_model(pooling="average"), images_of()
-    expected = scaled(rollout_by_hand(weights_of(model, images)).mean(axis=1))
+    model, images = make_model(pooling="average", num_registers=2), images_of()
+    flow = rollout_by_hand(weights_of(model, images))
+    prefix = model.options.num_prefix_tokens
+    assert prefix == 2
+    expected = scaled(flow[:, prefix:, prefix:].mean(axis=1))
     np.testing.assert_allclose(attention_rollout(model, images), expected, atol=1e-5)
 
 
@@ -195,6 +200,14 @@ def test_memory_is_bounded_by_chunks():
     size = chunk_size(shapes, (ATTENTION_WEIGHTS,))
     assert size >= 1
     assert size * 12 * 12 * 577**2 * 4 <= MEMORY_BYTES
+    pixels, attention, tokens = 16 * 384 * 384 * 3, 12 * 12 * 577**2, 12 * 577 * 768
+    for names, numbers in (
+        ((), pixels),
+        ((ATTENTION_WEIGHTS,), pixels + attention),
+        ((BLOCK_OUTPUTS,), pixels + tokens),
+        ((ATTENTION_WEIGHTS, BLOCK_OUTPUTS), pixels + attention + tokens),
+    ):
+        assert chunk_size(shapes, names) == MEMORY_BYTES // (4 * numbers)
 
 
 @pytest.mark.parametrize("figure", [attention_distance, attention_rollout])
@@ -227,11 +240,13 @@ def test_a_chunk_of_b16_at_384_pixels_fits_in_four_gib(monkeypatch):
     assert max(taken) + 128 * images[0].nbytes < 4 * 2**30
 
 
-@pytest.mark.parametrize("options", [{}, {"num_registers": 2}, {"pooling": "average"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_registers": 2}, {"pooling": "average", "num_registers": 2}]
+)
 def test_maps_are_what_the_output_would_read(options):
     model, images = make_model(**options), images_of(2)
     weights = weights_of(model, images)  # [L, B, H, S, S]
     prefix = model.options.num_prefix_tokens
-    read = weights.mean(axis=3) if "pooling" in options else weights[:, :, :, 0]
+    read = weights[:, :, :, prefix:].mean(axis=3) if "pooling" in options else weights[:, :, :, 0]
     expected = read[..., prefix:].reshape(2, 2, 2, *GRID).swapaxes(0, 1)
     np.testing.assert_allclose(attention_maps(model, images), expected, atol=1e-5)

@@ -46,3 +46,38 @@ def test_rows_are_filled_up_with_white():
     assert (sheet[-2:, -3:] == 255).all()
     assert (sheet[:2, :3] == 0).all()
     assert tiles.side_by_side([black, black]).shape == (2, 6 + tiles.GAP, 3)
+
+
+def test_an_image_is_enlarged_by_its_pixels_and_made_smaller_smoothly():
+    stripes = np.tile(np.array([0, 255], np.uint8), 50)[None, :, None].repeat(20, axis=0)
+    assert set(np.unique(tiles.as_tile(stripes))) == {0, 255}
+    larger = np.tile(stripes, (1, 2, 1))  # Its longer side is longer than a tile's.
+    smaller = tiles.as_tile(larger)
+    assert smaller.shape == (13, 128, 3)
+    assert len(np.unique(smaller)) > 2
+    assert (tiles.as_tile(np.full((4, 8, 3), [300, -5, 99.9])) == [255, 0, 99]).all()
+
+
+def test_the_strongest_is_coloured_whatever_its_sign():
+    picture = np.full((4, 8, 3), [30, 90, 180], np.uint8)  # Grey of it: 100.
+    warm = tiles.coloured(picture, np.full((1, 2), 0.5))
+    assert (warm == (0.25 * 100 + 0.75 * tiles.WARM).astype(np.uint8)).all()
+    left, right = halves(tiles.coloured(picture, np.array([[0.5, -2.0]])))
+    cold = (0.25 * 100 + 0.75 * tiles.COLD).astype(np.uint8)
+    assert (right[:, -1] == cold).all()
+    assert 110 < left[0, 0, 0] < 170
+
+
+def test_a_frame_is_one_pixel_wide():
+    tile = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+    found = tiles.framed(tile)
+    assert found.shape == tile.shape
+    np.testing.assert_array_equal(found[1:-1, 1:-1], tile[1:-1, 1:-1])
+    edge = np.ones((4, 5), bool)
+    edge[1:-1, 1:-1] = False
+    assert (found[edge] == tiles.GREY).all()
+
+
+def test_shares_are_of_their_range():
+    left, right = halves(tiles.lit(GREY, np.array([[0.75, 0.5]])))
+    assert left[0, 0, 0] > 180 > 20 > right[0, -1, 0]

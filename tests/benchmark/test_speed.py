@@ -1,13 +1,18 @@
 """Speeds of repeats: how many runs make one, what is derived, the largest batch that fits."""
 
 import dataclasses
+import types
 
+import jax
 import pytest
 
+from vit_jax import figures
+from vit_jax.benchmark import inference
 from vit_jax.benchmark import speed as speed_lib
 from vit_jax.benchmark.inference import largest_batch
-from vit_jax.benchmark.loop import speeds_of
+from vit_jax.benchmark.loop import UntilMeasured, speeds_of
 from vit_jax.benchmark.speed import Program, Speed, Timing, grouped, repeat
+from vit_jax.benchmark.step import synthetic_batch
 
 PROGRAM = Program(
     compile_seconds=2.0, temporary_bytes=2**30, resident_bytes=2**29, estimate_seconds=0.5
@@ -22,7 +27,7 @@ SPEED = Speed(
     devices=2,
     data="synthetic",
     execution={"remat": "dots"},
-    repeats=(90.0, 100.0, 80.0),
+    repeats=(90.0, 150.0, 80.0),
     flops_per_image=1e9,
     peak_flops=4e11,
     first_step_seconds=3.0,
@@ -57,13 +62,19 @@ def test_the_median_stands_for_the_repeats():
     assert SPEED.mfu == 90 * 1e9 / 4e11
     assert dataclasses.replace(SPEED, peak_flops=None).mfu is None
     made = SPEED.as_json()
-    assert made["images_per_second_range"] == (80, 100)
+    assert made["images_per_second_range"] == (80, 150)
     assert made["step_seconds"] == 64 / 90
     assert made["program"]["temporary_bytes"] == 2**30
     text = SPEED.describe()
-    assert "90.0, 22.5% MFU; 80.0 to 100.0 in 3 repeats" in text
+    assert "90.0, 22.5% MFU; 80.0 to 150.0 in 3 repeats" in text
     assert "711.1 ms; 500.0 ms by the estimate" in text
     assert "an unknown amount at most, 1.00 GiB of temporaries" in text
+    assert "ViT-B/16 at 224x192 px in bfloat16: remat dots" in text
+    assert "2 x H, a batch of 64, synthetic data" in text
+    assert "3.0 s to the first step's end, of them 2.0 s to compile" in text
+    larger = dataclasses.replace(SPEED, largest_batch=4096, peak_memory_bytes=3 * 2**29)
+    assert "a batch of 4,096 fits" in larger.describe()
+    assert "1.50 GiB at most, 1.00 GiB of temporaries" in larger.describe()
     assert "data wait" not in text
     assert "6.0% of the time" in dataclasses.replace(SPEED, data_wait=0.06).describe()
 
@@ -93,6 +104,108 @@ def test_the_largest_batch_is_a_power_of_two_on_each_device():
     assert tried == [2, 4, 8, 16, 32, 64]
     assert largest_batch(needed, devices=2, capacity=300) == 16
     assert largest_batch(needed, devices=8, capacity=100) == 0
+    assert largest_batch(needed, devices=2, capacity=260) == 16, "just so much"
+    assert largest_batch(lambda batch: 1, devices=2, capacity=1) == 2 * 2**16
+
+
+def test_what_does_not_fit_is_known_by_the_compilers_error():
+    def compile_for(batch):
+        if batch > 4:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: " if batch < 9 else "INTERNAL: ")
+        return None, PROGRAM
+
+    needed = inference.bytes_of(compile_for)
+    assert (needed(4), needed(8)) == (2**30 + 2**29, None)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        needed(16)
+    message = str(inference.does_not_fit(2**30, 2**29))
+    assert message.startswith(
+        "One image on each device needs 1.00 GiB of memory, and it has 0.50 GiB:"
+    )
+
+
+def test_plots_are_of_one_device_over_the_size():
+    small = dataclasses.replace(SPEED, image_size=(64, 32), repeats=(500.0,), largest_batch=512)
+    other = dataclasses.replace(SPEED, model="R50", largest_batch=None)
+    speeds = [dataclasses.replace(SPEED, largest_batch=64), small, other]
+    for paint, label, expected in (
+        (
+            inference.paint_speed,
+            "images/s on H",
+            {"ViT-B/16": [[64, 250], [224, 45]], "R50": [[224, 45]]},
+        ),
+        (inference.paint_largest, "largest batch on H", {"ViT-B/16": [[64, 256], [224, 32]]}),
+    ):
+        with figures.painted(lambda axes, paint=paint: paint(axes, speeds), figures.SIZE) as figure:
+            (axes,) = figure.axes
+            assert {line.get_label(): line.get_xydata().tolist() for line in axes.lines} == expected
+            assert (axes.get_ylabel(), axes.get_yscale()) == (label, "log")
+            assert axes.get_xlabel() == "image size (pixels)"
+
+
+def test_a_figure_of_batches_is_written_where_any_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(inference, "plot", lambda paint: figures.Picture(b"png", b"svg"))
+    known = dataclasses.replace(SPEED, largest_batch=64)
+    for speeds, count in (([SPEED], 2), ([SPEED, known], 4)):
+        files = inference.write_plots(speeds, str(tmp_path))
+        assert len(files) == count
+        assert {path.rpartition(".")[2] for path in files} == {"png", "svg"}
+    assert (tmp_path / "largest_batch.svg").read_bytes() == b"svg"
+
+
+def test_the_loop_goes_on_until_both_the_time_and_the_records_are_enough():
+    clock = types.SimpleNamespace(seconds=1.0)
+    until = UntilMeasured(clock, seconds=2.0, steps=10)
+    for step, seconds, over in ((9, 9.0, False), (10, 1.9, False), (10, 2.0, True)):
+        clock.seconds = seconds
+        until.see(step, {})
+        assert until.over == over
+
+
+def test_what_is_given_away_is_not_held_twice():
+    values = jax.numpy.ones(1024)
+    for donated, held in (((), 8192), ((0,), 4096)):
+        function = jax.jit(lambda x: x + 1, donate_argnums=donated)
+        _, program = speed_lib.compile_program(function, values)
+        assert program.resident_bytes == held
+
+
+def test_the_peak_is_that_of_all_devices(monkeypatch):
+    monkeypatch.setattr(speed_lib.hardware, "peak_flops", lambda device: device)
+    assert speed_lib.peak_of_all([5.0, 5.0, 5.0]) == 15
+    assert speed_lib.peak_of_all([None]) is None
+
+
+def test_a_synthetic_batch_is_like_a_real_one():
+    where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = {
+        "image": ((64, 4, 4, 3), "uint8"),
+        "label": ((64,), "int32"),
+        "mask": ((64,), "bool"),
+        "index": ((64,), "int32"),
+    }
+
+    def batch(classes=5, seed=0, label=(64,)):
+        given = {**shapes, "label": (label, "int32")}
+        return synthetic_batch(
+            types.SimpleNamespace(
+                config=types.SimpleNamespace(seed=seed),
+                dataset=types.SimpleNamespace(num_classes=classes),
+                batch={
+                    name: jax.ShapeDtypeStruct(*shape, sharding=where)
+                    for name, shape in given.items()
+                },
+            )
+        )
+
+    found = batch()
+    assert {name: (x.shape, x.dtype) for name, x in found.items()} == shapes
+    assert (found["image"].min(), found["image"].max()) == (0, 255)
+    assert set(found["label"].tolist()) == set(range(5))
+    assert set(batch(label=(64, 5))["label"].ravel().tolist()) == {0, 1}
+    assert found["mask"].all()
+    assert found["index"].tolist() == [*range(64)]
+    assert not (found["image"] == batch(seed=1)["image"]).all()
 
 
 def test_a_program_holds_its_arguments_and_its_temporaries():

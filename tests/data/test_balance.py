@@ -12,7 +12,13 @@ from sklearn.utils.class_weight import compute_class_weight
 from tests import tiny
 from tests.data.sources.test_tfds import write_dataset
 from tests.stages import Setup, config_with, mesh_of
-from vit_jax.data.balance import balanced_weights, is_class_weights, read_balance, share_out
+from vit_jax.data.balance import (
+    Balance,
+    balanced_weights,
+    is_class_weights,
+    read_balance,
+    share_out,
+)
 from vit_jax.data.dataset import open_dataset, train_order
 from vit_jax.data.loading.order import ClassOrder
 from vit_jax.data.sources.examples import Example, LabelSets, Source
@@ -118,7 +124,22 @@ def test_a_run_says_what_each_class_counts():
     orders = [train_order(config, each) for each in (dataset, open_dataset(config))]
     first, second = (order.indices(np.arange(64)) for order in orders)
     np.testing.assert_array_equal(first, second)
+    config.seed = 7
+    assert (train_order(config, dataset).indices(np.arange(64)) != first).any(), "by the seed"
     assert dataset_with()[1].balance is None
+
+
+def test_of_many_classes_the_largest_and_the_smallest_are_told():
+    for count in (20, 21, 25):
+        sizes = np.random.default_rng(0).permutation(np.arange(1, count + 1))
+        balance = Balance(tuple(f"c{size}" for size in sizes), sizes, labels=np.zeros(0, int))
+        lines = balance.describe()
+        if count == 20:
+            assert lines == [f"c{size}: {size} images" for size in sizes]
+            continue
+        told = [*range(count, count - 10, -1), None, *range(10, 0, -1)]
+        between = f"... and {count - 20} between these"
+        assert lines == [between if n is None else f"c{n}: {n} images" for n in told]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +214,10 @@ def test_classes_that_only_records_say_are_read_once(tmp_path, caplog):
 
     other = Records(classes[::-1])  # Prepared anew, in another order.
     assert read_balance(data, other).labels.tolist() == classes[::-1]
+    for index in (0, -1):  # Only one differs, the first or the last.
+        changed = list(classes)
+        changed[index] = (changed[index] + 1) % 3
+        assert read_balance(data, Records(changed)).labels.tolist() == changed
     (kept,) = tmp_path.iterdir()
     kept.write_bytes(kept.read_bytes()[:-1])
     assert read_balance(data, Records(classes)).labels.tolist() == classes

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from vit_jax.data import classes
 from vit_jax.data.classes import LabelledForModel, difference, match_classes
 from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import DataError
@@ -32,6 +33,15 @@ def test_labels(model, data, labels, remark):
     assert found.dtype == np.int32
     assert remark in said
     assert bool(remark) == bool(said)
+
+
+def test_a_remark_tells_how_many_are_one_and_the_first_that_moved():
+    names = ("cat", "dog", "cow", "hen")
+    assert classes._remark(np.array([0, 3, 3, 1]), 5, names) == (
+        "the data has 3 of the model's 5 classes; 4 classes of the data are 3 of the model's; "
+        "classes are matched by name: 'dog' is 1 here, 3 there"
+    )
+    assert classes._remark(np.arange(4), 4, names) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A run's training and evaluation data together."""
 
+import dataclasses
 import io
 import tarfile
 
@@ -13,12 +14,15 @@ from tests.states import mesh_of
 from vit_jax.data.dataset import (
     Dataset,
     advise_on_requests,
+    cache_holds,
+    check_classes,
     check_size,
     open_dataset,
     train_loading,
+    with_index,
 )
 from vit_jax.data.evaluation_data import EvaluationData
-from vit_jax.data.sources.examples import Example, Source
+from vit_jax.data.sources.examples import Example, Source, Targets
 from vit_jax.data.sources.views import Slices, Subset
 from vit_jax.devices import sharding
 from vit_jax.errors import DataError
@@ -56,13 +60,13 @@ def open_splits(config):
 
 
 def test_what_stands_for_unreadable_examples_is_like_the_others_of_the_split(config):
-    config.data.on_error = "skip"
+    config.data.update(on_error="skip", dtype="float32")
     train, evaluation = open_splits(config)
     assert train.skipping.label == 0
     np.testing.assert_array_equal(evaluation.skipping.label, np.zeros(3))
     assert evaluation.source[0].label.shape == evaluation.skipping.label.shape
     for skipping in (train.skipping, evaluation.skipping):
-        assert skipping.image.shape == (8, 8, 3)
+        assert (skipping.image.shape, skipping.image.dtype) == ((8, 8, 3), np.float32)
 
 
 def test_what_stands_for_unreadable_examples_among_other_classes_than_the_models(config):
@@ -107,8 +111,11 @@ def test_the_config_says_how_training_examples_are_loaded():
 def test_a_plan_without_the_data_counts_what_a_run_would_train_on(limit, count):
     config = tiny.get_config()
     config.data.update(source="", num_train_examples=1000, num_classes=7, max_train_examples=limit)
-    dataset = open_dataset(config, required=False)
-    assert (dataset.source, dataset.num_examples, dataset.num_classes) == (None, count, 7)
+    for of_model, expected in ((0, 7), (9, 9)):
+        config.model.num_classes = of_model
+        dataset = open_dataset(config, required=False)
+        found = dataset.source, dataset.num_examples, dataset.num_classes
+        assert found == (None, count, expected)
 
 
 def test_a_model_may_have_more_classes_than_the_data():
@@ -185,10 +192,33 @@ def test_a_head_with_more_classes_than_the_data_is_told(caplog):
     config.model.num_classes = 12
     open_dataset(config)
     assert "num_classes=12, and digits has 10 classes" in caplog.text
+    caplog.clear()
+    check_classes(config, 0, False)
+    assert not caplog.text, "of no classes there is nothing to tell"
 
 
+def test_means_of_targets_are_not_rounded_on_the_way():
+    labels = Targets(np.float32([[2**24, 1], [1, 2], [1, 3], [1, 6]]))
+    numbers = dataclasses.replace(Stored(), labels=labels)
+    dataset = Dataset(numbers, None, 4, 2, ("far", "near"))
+    assert dataset.means == ((2**24 + 3) / 4, 3)
+    assert Dataset(Stored(), None, 4, 2, ()).means == ()
+
+
+def test_an_index_dir_that_is_set_comes_first(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    data = tiny.get_config().data
+    assert with_index(data, "given").index_dir == "given"
+    data.index_dir = "~/own"
+    assert with_index(data, "given").index_dir == "/home/me/own"
+    assert data.index_dir == "~/own"
+
+
+@dataclasses.dataclass(frozen=True)
 class Stored(Source):
-    """100 images of 8×8×3 in a store."""
+    """100 images in a store, each a row higher than the last."""
+
+    labels: Targets | None = None
 
     remote = True
     one_file_each = False
@@ -197,7 +227,7 @@ class Stored(Source):
         return 100
 
     def __getitem__(self, index):
-        return Example(np.zeros((8, 8, 3), np.uint8), 0, str(index))
+        return Example(np.zeros((1 + index, 8, 3), np.uint8), 0, str(index))
 
 
 class StoredFiles(Stored):
@@ -216,7 +246,11 @@ def test_advice_on_requests_is_of_the_source_and_the_cache(caplog):
     assert "Pack them into shards" in advice(caplog, StoredFiles())
     assert "data.shuffle=blocks 32 neighbours" in advice(caplog, Stored())
     assert advice(caplog, Stored(), shuffle="blocks") == ""
-    decoded_gib = 100 * 8 * 8 * 3 / 2**30
+    decoded_gib = 5050 * 8 * 3 / 2**30
     for source in (Stored(), StoredFiles()):
-        assert advice(caplog, source, cache_gib=1.01 * decoded_gib) == ""
-        assert "of its own" in advice(caplog, source, cache_gib=decoded_gib / 2)
+        assert advice(caplog, source, cache_gib=1.1 * decoded_gib) == ""
+        assert "of its own" in advice(caplog, source, cache_gib=0.8 * decoded_gib)
+    data = tiny.get_config().data
+    data.cache_gib = 6 * 8 * 3 / 2**30
+    assert cache_holds(data, Subset(Stored(), np.arange(3))), "rows 1, 2 and 3"
+    assert not cache_holds(data, Subset(Stored(), np.arange(4)))

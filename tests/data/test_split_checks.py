@@ -3,9 +3,14 @@ import logging
 import numpy as np
 import pytest
 
+from tests import tiny
+from tests.states import mesh_of
+from vit_jax.data.dataset import open_dataset
+from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.data.loading.cache import Cached
 from vit_jax.data.sources.arrays import Arrays
-from vit_jax.data.split_checks import check_classes_of_both, check_splits
+from vit_jax.data.split_checks import check_classes_of_both, check_run, check_splits
+from vit_jax.devices import sharding
 
 
 def source_of(labels, names=("cat", "dog", "cow")):
@@ -66,6 +71,22 @@ def test_images_that_are_trained_and_evaluated_on_are_counted(
 
 def test_a_split_that_only_an_evaluator_names_may_be_trained_on(said):
     assert said(evaluated=("", "train[:2]"), level=logging.WARNING) == []
+    assert said("train", "train[:2]", evaluated=("extra",), level=logging.WARNING) == []
+
+
+@pytest.mark.parametrize("split", ["", "train[:60]"])
+def test_a_run_checks_the_splits_that_its_evaluators_opened(caplog, split):
+    """By its own name or by default: the split that nobody names is `data.eval_split`."""
+    config = tiny.get_config()
+    config.data.eval_split = "train[:50]"
+    rows = sharding.batch_sharding(mesh_of(1))
+    evaluation = EvaluationData(config.data, None, (8, 8, 1), (), 10, 64, rows)
+    evaluation.open("", split)
+    evaluation.open("fake")
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        check_run(open_dataset(config), evaluation)
+    shared = "digits: 50 images are both in config.data.train_split='train' and in"
+    assert [message.startswith(shared) for message in caplog.messages] == [True] * (not split)
 
 
 @pytest.mark.parametrize("cached", [False, True])

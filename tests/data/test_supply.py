@@ -36,6 +36,7 @@ def test_who_waits_and_by_how_much():
     enough, short = found.compare(100.0), found.compare(1200.0)
     assert "4 cores load about 300 images/s (8 measured: 1e+03 ms each, 70% to decode" in enough
     assert enough.endswith("3.0 times as many: it is enough")
+    assert "1.0 times as many: it is enough" in found.compare(300.0)
     assert short.endswith("wait 75% of the time. It helps: data.cache_gib=3, memory; a disk")
 
 
@@ -52,7 +53,19 @@ class Local:
     [
         (costs(read=2), Remote, {}, ["data.shuffle=blocks", "a local disk", "data.cache_gib=1"]),
         (costs(read=2), Remote, {"shuffle": "blocks"}, ["a local disk", "data.cache_gib=1"]),
-        (costs(decode=2, decoded_bytes=4e6), Local, {}, ["vit_jax.prepare", "data.cache_gib=5"]),
+        (costs(decode=2, decoded_bytes=4e6), Local, {}, ["shorter_side=256", "data.cache_gib=5"]),
+        (
+            costs(decode=2, decoded_bytes=9e6),
+            Local,
+            {},
+            ["vit_jax.prepare"],
+        ),  # More than half of it.
+        (
+            costs(decode=2, decoded_bytes=2e5),
+            Local,
+            {},
+            ["data.cache_gib=1"],
+        ),  # 1.4 of the model's.
         (costs(decode=2, decoded_bytes=4e6), Local, {"cache_gib": 2.0}, ["vit_jax.prepare"]),
         (costs(decode=2, decoded_bytes=4e9), Local, {}, ["vit_jax.prepare"]),  # No memory has that.
         (costs(decode=2, decoded_bytes=4e4), Local, {}, ["data.cache_gib=1"]),
@@ -64,7 +77,7 @@ def test_what_helps(monkeypatch, measured, source, keys, expected):
     monkeypatch.setattr(supply, "host_memory_gib", lambda: 16)
     monkeypatch.setattr(supply.pipeline, "default_workers", lambda: 5)
     config = tiny.get_config()
-    config.model.image_size = None  # The model's own, 224.
+    config.model.image_size = (160, 224)
     config.data.update({"num_workers": -1, **keys})
     dataset = type("Data", (), {"num_examples": 1200, "examples": source, "source": source})
     found = supply.remedies(config, dataset, measured, num_cores=40)
@@ -137,6 +150,15 @@ def test_a_look_at_what_cannot_be_read_ends_and_names_it_once(error, keys):
     config, data = dataset_of(Chunked(range(100), error), **keys)
     with pytest.raises(DataError, match=r"^train/\d+ is broken$"):
         supply.measure_costs(config, data, seconds=0.05)
+
+
+def test_waiting_is_shared_by_the_threads_that_wait(monkeypatch):
+    monkeypatch.setattr(supply.pipeline, "num_cores", lambda: 8)
+    for remote, expected in ((False, 3 * 2), (True, 3 * 32)):
+        source = Chunked()
+        monkeypatch.setattr(Chunked, "remote", remote)
+        config, data = dataset_of(source, num_workers=3)
+        assert supply._num_waiting(config, data) == expected
 
 
 def test_hosts_meet_before_what_may_fail_on_one(monkeypatch):

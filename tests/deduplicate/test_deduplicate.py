@@ -1,4 +1,5 @@
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from vit_jax.data.sources.exclusions import read_list
 from vit_jax.data.sources.registry import open_source
 from vit_jax.deduplicate import __main__ as deduplicate
 from vit_jax.deduplicate.__main__ import main, split_origin
+from vit_jax.deduplicate.fingerprints import SIZE
+from vit_jax.errors import ConfigError
 
 
 @pytest.fixture
@@ -144,3 +147,34 @@ def test_fingerprints_do_not_depend_on_threads(data):
     source = open_source(config, "train", image_size=(1, 1), channels=3, num_classes=0)
     first, second = (deduplicate.read_fingerprints("x", source).fingerprints for _ in range(2))
     np.testing.assert_array_equal(first, second)
+
+
+def test_flags_and_their_limits(tmp_path):
+    flags = ["--source=digits", "--against=a", "--against=b", f"--output={tmp_path}/out"]
+    found = vars(deduplicate.parse_flags(flags))
+    assert found == {
+        **{"source": "digits", "split": "train", "against": ["a", "b"], "data_dir": ""},
+        **{"output": f"{tmp_path}/out", "perceptual_distance": 6, "max_image_gib": None},
+    }
+    for bits in (0, 12):
+        found = deduplicate.parse_flags([*flags, f"--perceptual_distance={bits}"])
+        assert found.perceptual_distance == bits
+    for bits in (-1, 13):
+        with pytest.raises(ConfigError, match=f"distance={bits}: must be from 0 to 12"):
+            deduplicate.parse_flags([*flags, f"--perceptual_distance={bits}"])
+
+
+def test_of_several_matches_the_same_pixels_then_the_fewest_bits_then_the_first():
+    """Rows are a hash of pixels and one of each margin; names tell the index."""
+
+    def images(origin, *rows):
+        source = SimpleNamespace(name_of=lambda index: f"{index}.png")
+        prints = np.array([[pixels, *[look] * (SIZE - 1)] for pixels, look in rows], np.uint64)
+        return deduplicate.Images(origin, source, np.arange(len(rows)) * 10, prints)
+
+    examples = images("E", (1, 0b0), (2, 0b1111 << 40), (3, 0b1 << 60), (4, 0xFFFF << 20))
+    first = images("A", (9, 0b11), (8, 0b111 << 40), (7, 0b1 << 60))
+    second = images("B", (1, 0xFFFFFF << 30), (6, 0b1111 << 40), (5, 0b1 << 60))
+    found = deduplicate.find_matches(examples, [first, second], 6)
+    told = {index: (match.name, match.bits) for index, match in found.items()}
+    assert told == {0: ("0.png of B", -1), 1: ("10.png of B", 0), 2: ("20.png of A", 0)}

@@ -189,6 +189,7 @@ def connection(monkeypatch):
     monkeypatch.setattr(
         distributed.atexit, "register", lambda *a, **k: asked.update(parting=(a, k))
     )
+    monkeypatch.setattr(jax.config, "update", lambda name, value: asked.update({name: value}))
     return asked
 
 
@@ -201,6 +202,7 @@ def test_the_others_miss_a_process_that_died_within_the_minutes_that_the_docs_pr
         "initialization_timeout": 80,  # Above ours of 20 s, whose message explains.
         "heartbeat_timeout_seconds": 60,  # `docs/launch.md`; JAX's own is 100.
         "parting": ((distributed.shutdown,), {"exit_code": 1}),
+        "jax_enable_preemption_service": False,  # SIGTERM is ours to handle.
     }
 
 

@@ -4,6 +4,9 @@ import pytest
 
 from vit_jax.devices.estimate import (
     LAUNCH_SECONDS,
+    SHARE_OF_BANDWIDTH,
+    SHARE_OF_PEAK,
+    TPU_CLOCKS,
     Kernel,
     gpu_kernels,
     gpu_seconds,
@@ -109,3 +112,31 @@ ENTRY %main (x: f32[8]) -> f32[8] {
 """
     assert tpu_seconds(read_program(text), "TPU v5e") == 1500 / 1.5e9
     assert tpu_seconds(read_program(text), "TPU7x") is None, "its clock is not published"
+
+
+def test_constants_that_estimates_compare_by():
+    """A change of them makes all that was written down of other programs another's."""
+    assert (SHARE_OF_BANDWIDTH, SHARE_OF_PEAK, LAUNCH_SECONDS) == (0.85, 0.7, 2.5e-6)
+    clocks = {"TPU v2": 0.7, "TPU v3": 0.94, "TPU v4": 1.05}
+    clocks |= dict.fromkeys(("TPU v5 lite", "TPU v5e"), 1.5)
+    clocks |= dict.fromkeys(("TPU v5", "TPU v5p"), 1.75)
+    assert clocks == {kind: clock / 1e9 for kind, clock in TPU_CLOCKS.items()}
+    for kind in ("TPU v4", "TPU v5 lite", "TPU v5p"):  # Peak = clock x units x 128 x 128 x 2.
+        units = CHIPS[kind].flops / TPU_CLOCKS[kind] / (2 * 128 * 128)
+        assert units == pytest.approx(4 if kind == "TPU v5 lite" else 8, rel=0.01)
+
+
+def test_a_kernel_of_float32_has_half_the_speed_unless_it_is_exact():
+    work = Kernel("k", 3, 0, flops=7e12)
+    peak = H100.flops * SHARE_OF_PEAK
+    assert kernel_seconds(work, H100) == pytest.approx(LAUNCH_SECONDS + 7e12 / peak)
+    half = work._replace(float32=True)
+    assert kernel_seconds(half, H100) == pytest.approx(LAUNCH_SECONDS + 14e12 / peak)
+    exact = half._replace(exact=True)
+    seconds = 7e12 / (67e12 * SHARE_OF_PEAK)
+    assert kernel_seconds(exact, H100) == pytest.approx(LAUNCH_SECONDS + seconds)
+    moving = Kernel("k", 3, bytes=10**9, flops=1.0)
+    seconds = LAUNCH_SECONDS + 1e9 / (3350e9 * SHARE_OF_BANDWIDTH)
+    assert kernel_seconds(moving, H100) == pytest.approx(seconds)
+    assert gpu_seconds([moving], H100) == pytest.approx(3 * seconds)
+    assert gpu_seconds([moving], CHIPS["NVIDIA L4"]) is None  # Figures are missing.

@@ -326,6 +326,11 @@ def test_a_state_of_another_shape_than_its_parameter_is_copied():
     factored = {"rows": {"kernel": jax.ShapeDtypeStruct((512,), jnp.float32)}, **params}
     found = sharding.like_params(factored, params, places, mesh)
     assert found["rows"]["kernel"].is_fully_replicated
+    stacked = {"blocks": {"bias": jax.ShapeDtypeStruct((3, 512 * 512), jnp.float32)}}
+    one = {"mu": {"blocks": {"bias": jax.ShapeDtypeStruct((512 * 512,), jnp.float32)}}}
+    where = sharding.param_shardings(stacked, mesh)
+    alone = sharding.like_params(one, stacked, where, mesh)
+    assert alone["mu"]["blocks"]["bias"].is_fully_replicated
     assert found["kernel"] == NamedSharding(mesh, PartitionSpec("fsdp", None))
 
 

@@ -1,5 +1,6 @@
 """Data whose classes are not the model's: hand-made answers, mappings, and ImageNet's relatives."""
 
+import csv
 import json
 
 import jax.numpy as jnp
@@ -8,9 +9,10 @@ import pytest
 
 from tests.evaluators.settings import make_setting, write_folder
 from vit_jax.data.classes import ClassesDifferError
-from vit_jax.errors import ConfigError, DataError
+from vit_jax.errors import ConfigError, DataError, NonFiniteLossError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.class_groups import make_groups, read_groups
+from vit_jax.evaluators.imagenet import in_order_of_ids
 from vit_jax.evaluators.judgements import answers, judge
 from vit_jax.objectives.losses import LOSSES
 
@@ -33,18 +35,19 @@ def test_several_of_the_models_classes_are_one_of_the_datas():
                 [0.2, 0.2, 0.1, 0.4, 0.05, 0.05],  # A bench, though chairs together are likelier.
                 [0.1, 0.1, 0.1, 0.1, 0.35, 0.25],  # A mug, and is one.
                 [0.5, 0.1, 0.1, 0.1, 0.1, 0.1],  # Of a class that the model does not know.
+                [0.1, 0.1, 0.1, 0.2, 0.1, 0.4],  # Of no class.
             ]
         )
     )
-    labels = jnp.array([1, 1, 2, 0])
+    labels = jnp.array([1, 1, 2, 0, -1])
     loss = LOSSES["softmax"]
     found = judge(logits, labels, loss, groups)
-    assert found.hits[:, 0].tolist() == [True, False, True, False]
-    assert found.counts.tolist() == [True, True, True, False]
+    assert found.hits[:, 0].tolist() == [True, False, True, False, True]
+    assert found.counts.tolist() == [True, True, True, False, False]
     np.testing.assert_allclose(found.loss[:3], -np.log([0.5, 0.5, 0.35]), rtol=1e-5)
     told = answers(logits, {"label": labels, "index": labels}, "softmax", groups)
-    assert told.prediction.tolist() == [1, -1, 2, 1]
-    np.testing.assert_allclose(told.probability, [0.5, 0.4, 0.35, 0.7], rtol=1e-5)
+    assert told.prediction.tolist() == [1, -1, 2, 1, -1]
+    np.testing.assert_allclose(told.probability, [0.5, 0.4, 0.35, 0.7, 0.4], rtol=1e-5)
     np.testing.assert_allclose(told.margin[:3], [0.3, 0.1, 0.05], atol=1e-6)
 
 
@@ -52,10 +55,12 @@ def test_with_a_restriction_others_are_never_predicted():
     groups = groups_of(restricted=True)
     logits = jnp.log(jnp.array([[0.2, 0.1, 0.1, 0.4, 0.15, 0.05]]))
     found = judge(logits, jnp.array([1]), LOSSES["softmax"], groups)
-    assert found.hits[0, 0]
+    assert found.hits[0].tolist() == [True, False, True, True, False], "the last two are none"
     np.testing.assert_allclose(found.loss, -np.log(0.4 / 0.55), rtol=1e-5)
     told = answers(logits, {"label": jnp.array([1]), "index": 0}, "softmax", groups)
     np.testing.assert_allclose(told.probability, 0.4 / 0.55, rtol=1e-5)
+    np.testing.assert_allclose(told.margin, 0.25 / 0.55, rtol=1e-5)
+    assert told.prediction.tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -74,11 +79,13 @@ def test_files_that_do_not_fit_are_refused(tmp_path, lines, error, message):
 
 
 def test_a_files_lines_may_repeat_a_class_of_the_data(tmp_path):
-    (tmp_path / "map").write_text("Chair\tbarber chair\nChair\tfolding chair\nLamp\tdesk lamp\n")
+    lines = ["Chair\tbarber chair", "Chair\tfolding chair", "Lamp\tdesk lamp"]
+    (tmp_path / "map").write_text("\n".join([*lines, lines[0]]))
     found = read_groups(
         str(tmp_path / "map"), "classes", ("Bed", "Chair"), MODEL, 6, restricted=False
     )
     assert found.owner.tolist() == [1, 1, -1, -1, -1, -1]
+    assert (found.num_classes, found.restricted) == (2, False)
 
 
 # ------------------------------------------------------------------------------ ImageNet's relatives
@@ -91,8 +98,9 @@ def numbers_of(text, tmp_path, names=IDS):
     """What an evaluator measures of a model that reads a class from an image's brightness."""
     setting, params = make_setting(f"folder:{tmp_path}/data", names, brightness_step=20)
     (evaluator,) = read_evaluators(text)
-    assert set(evaluator.metrics(setting)) >= {"accuracy", "count"}
-    return evaluator.bind(setting)(params, {}).numbers
+    numbers = evaluator.bind(setting)(params, {}).numbers
+    assert set(evaluator.metrics(setting)) == numbers.keys()
+    return numbers
 
 
 def test_a_and_r_restrict_the_answer_to_their_own_classes(tmp_path):
@@ -103,25 +111,52 @@ def test_a_and_r_restrict_the_answer_to_their_own_classes(tmp_path):
     for name in ("imagenet_a", "imagenet_r"):
         found = numbers_of(name, tmp_path)
         assert (found["accuracy"], found["count"]) == (1.0, 4), "the next of them is class 5"
+    (tmp_path / "data/val" / IDS[2]).rename(tmp_path / "data/val/fish")
+    (tmp_path / "map").write_text(f"fish\t{IDS[2]}\n{IDS[5]}\t{IDS[5]}\n")
+    for name in ("imagenet_r", "classification"):
+        found = numbers_of(f"{name}(classes='{tmp_path}/map')", tmp_path)
+        assert (found["accuracy"], found["count"]) == (1.0, 4), name
 
 
 def test_v2_has_numbers_for_names_in_the_order_of_ids(tmp_path):
-    write_folder(tmp_path / "data/val", {"0": [0], "2": [40], "6": [0]})
-    assert numbers_of("imagenet_v2", tmp_path)["accuracy"] == pytest.approx(2 / 3)
-    assert numbers_of("imagenet_v2", tmp_path, ())["accuracy"] == pytest.approx(2 / 3)
+    # The last of class 2 is taken for class 3, which the data does not have: any may be predicted.
+    write_folder(tmp_path / "data/val", {"0": [0], "2": [40, 55], "6": [0]})
+    assert numbers_of("imagenet_v2", tmp_path)["accuracy"] == pytest.approx(2 / 4)
+    assert numbers_of("imagenet_v2", tmp_path, ())["accuracy"] == pytest.approx(2 / 4)
     turned = IDS[::-1]  # A model whose classes are in another order: brightness 0 is its n00000007.
-    assert numbers_of("imagenet_v2", tmp_path, turned)["accuracy"] == pytest.approx(1 / 3)
+    assert numbers_of("imagenet_v2", tmp_path, turned)["accuracy"] == pytest.approx(1 / 4)
+    (tmp_path / "data/val/6").rename(tmp_path / "data/val/7")
+    with pytest.raises(ClassesDifferError, match="'0' should be the model's class '0'"):
+        numbers_of("imagenet_v2", tmp_path)
 
 
-def test_objectnet_needs_its_file_and_leaves_out_what_that_does_not_name(tmp_path):
-    write_folder(tmp_path / "data/val", {"Bed": [0], "Chair": [20, 40, 100], "Mug": [80]})
+def test_wordnet_ids_are_whole_names():
+    assert in_order_of_ids(("n00000003", "n00000001"), 2).tolist() == [1, 0]
+    for names in (("n00000003", "n00000001x"), ("n3", "n1"), ()):
+        assert in_order_of_ids(names, 2).tolist() == [0, 1]
+
+
+def test_objectnet_needs_its_file_and_leaves_out_what_that_does_not_name(tmp_path, caplog):
+    # The third chair is taken for class 3, which is none of the data's: any may be predicted.
+    write_folder(tmp_path / "data/val", {"Bed": [0], "Chair": [20, 40, 55], "Mug": [80]})
     with pytest.raises(ConfigError, match=r"classes='FILE'.*objectnet_to_imagenet_1k"):
         numbers_of("objectnet", tmp_path)
     lines = [("Chair", IDS[1]), ("Chair", IDS[2]), ("Mug", IDS[4]), ("Lamp", IDS[6])]
     (tmp_path / "map").write_text("".join(f"{a}\t{b}\n" for a, b in lines))
-    found = numbers_of(f"objectnet(classes='{tmp_path}/map')", tmp_path)
+    text = f"objectnet(classes='{tmp_path}/map', rows='{tmp_path}/rows.csv')"
+    with caplog.at_level("INFO", logger="vit_jax"):
+        found = numbers_of(text, tmp_path)
+    assert "1 of the data's 3 classes are none of the model's" in caplog.text
     assert (found["count"], found["accuracy"]) == (4, 0.75)
     assert 0 < found["loss"] < 100, "an image that is left out would have an infinite one"
+    _, *rows = csv.reader((tmp_path / "rows.csv").open())
+    assert sorted((label, prediction) for _, label, prediction, *_ in rows) == [
+        *[("Chair", ""), ("Chair", "Chair"), ("Chair", "Chair"), ("Mug", "Mug")]
+    ]
+    setting, params = make_setting(f"folder:{tmp_path}/data", IDS)
+    (evaluator,) = read_evaluators(text)
+    with pytest.raises(NonFiniteLossError, match="logits of 5 of 5 images"):
+        evaluator.bind(setting)({**params, "sharpness": np.nan * params["sharpness"]}, {})
 
 
 @pytest.mark.parametrize("shift", [0, 2])
@@ -132,7 +167,9 @@ def test_real_takes_any_of_an_images_classes_and_leaves_out_those_without(tmp_pa
     sets = [[(number + shift) % 7 for number in one] for one in ([1, 3], [], [0, 5], [3])]
     (tmp_path / "real.json").write_text(json.dumps(sets))
     names = IDS[shift:] + IDS[:shift]
-    found = numbers_of(f"imagenet_real(labels='{tmp_path}/real.json')", tmp_path, names)
+    text = f"imagenet_real(labels='{tmp_path}/real.json', per_class=True)"
+    found = numbers_of(text, tmp_path, names)
+    assert {f"accuracy_of/{name}" for name in IDS} < found.keys()
     # Image 1, brightness 60, is class 3 of [1, 3]; image 2 has none; image 3 is 2, not in [0, 5].
     assert (found["count"], found["accuracy"]) == (2, 0.5)
     assert "loss" not in found
@@ -156,10 +193,11 @@ def test_real_knows_the_sets_of_the_others_whichever_is_left_out(tmp_path):
         ('{"1": [2]}', "expected a list"),
         ("no", "cannot be read"),
         ("[[1]]", "from 00000001 to 00000001 in the name"),
+        ("[[1], [2], [3]]", "00000000.png: expected ILSVRC2012_val_ and a number from 00000001"),
     ],
 )
 def test_labels_of_another_form_are_refused(tmp_path, content, message):
-    names = ["ILSVRC2012_val_00000001", "ILSVRC2012_val_00000002"]
+    names = ["ILSVRC2012_val_00000002", "ILSVRC2012_val_00000000"]
     write_folder(tmp_path / "data/val", {IDS[0]: [0], IDS[1]: [0]}, names)
     (tmp_path / "real.json").write_text(content)
     with pytest.raises((ConfigError, DataError), match=message):

@@ -3,6 +3,7 @@
 import csv
 import functools
 import json
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,21 +14,24 @@ from pyarrow import parquet
 
 from tests.data.example_sources import Numbered
 from tests.evaluators.settings import make_setting, write_folder
+from vit_jax import figures
 from vit_jax.data.images.sheet import LINE_HEIGHT, SMALLEST
-from vit_jax.errors import ConfigError, NonFiniteLossError
-from vit_jax.evaluators import classification, read_evaluators
-from vit_jax.evaluators.answer_files import draw_worst
+from vit_jax.errors import ConfigError, DataError, NonFiniteLossError
+from vit_jax.evaluators import answer_files, classification, metrics, read_evaluators
+from vit_jax.evaluators.answer_files import draw_worst, write_answers
 from vit_jax.evaluators.judgements import Answers, answers
 from vit_jax.objectives.losses import LOSSES
 
-NAMES = ("=a", "b", "c")
-PIXELS = {"=a": [0, 20, 9, 5], "b": [20, 31, 40, 25, 22], "c": [40, 28, 0]}
+NAMES = ("b", "=a", "c")  # The model's, in another order than the folders'.
+PIXELS = {"=a": [20, 31, 40, 25], "b": [0, 20, 9, 5, 7], "c": [40, 28, 0]}
+TO_FIT = {"=a": [0, 2, 4], "b": [20, 21, 23], "c": [39, 40, 41, 45]}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("images")
     write_folder(root / "val", PIXELS)
+    write_folder(root / "train", TO_FIT)
     return root
 
 
@@ -41,7 +45,7 @@ def measure(folder, text, sharpness=1.0, **layout):
 
 def expected():
     """Labels, predictions, and probabilities [N, K], by hand."""
-    labels = np.repeat([0, 1, 2], [len(values) for values in PIXELS.values()])
+    labels = np.repeat([NAMES.index(name) for name in PIXELS], [*map(len, PIXELS.values())])
     brightness = np.concatenate([*PIXELS.values()])
     logits = -np.square(brightness[:, None] / 20 - np.arange(3))
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -57,6 +61,15 @@ def test_how_sure_an_answer_is_depends_on_the_loss(loss):
     found = answers(jnp.array(logits), batch, loss)
     np.testing.assert_allclose(found.probability, each.max(1), rtol=1e-5)
     np.testing.assert_allclose(found.margin, each[:, 0] - each[:, 1], rtol=1e-5)
+
+
+def test_the_margin_of_several_classes_is_that_of_the_likeliest():
+    logits = np.float32([[2.0, 1.0, -1.0, 0.5], [0.0, 1.0, 3.0, -1.0]])
+    batch = {"label": jnp.array([[1, 1, 0, 0], [0, 1, 0, 1]]), "index": jnp.arange(2)}
+    found = answers(jnp.array(logits), batch, "sigmoid")
+    each = 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(found.margin, [each[0, 0] - each[0, 3], each[1, 1] - each[1, 2]])
+    np.testing.assert_array_equal(found.scores, logits)
 
 
 LAYOUTS = [
@@ -111,16 +124,44 @@ def test_a_csv_file_says_the_same_and_holds_no_formulas(folder, tmp_path):
     with open(tmp_path / "rows.csv", newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: row["path"])
     labels, predictions, probabilities = expected()
-    safe = ("'=a", "b", "c")
+    safe = ("b", "'=a", "c")
     assert [row["label"] for row in rows] == [safe[label] for label in labels]
     assert [row["prediction"] for row in rows] == [safe[one] for one in predictions]
     found = [float(row["probability"]) for row in rows]
     np.testing.assert_allclose(found, probabilities.max(1), rtol=1e-5)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_logits_that_are_no_numbers_are_refused(folder, value):
-    message = "the logits of 12 of 12 images are not finite"
+@pytest.mark.parametrize(
+    ("option", "pictures"),
+    [
+        ("detailed=True", {"confusion", "reliability"}),
+        ("per_class=True", set()),
+        ("worst=1", {"worst"}),
+        ("", set()),
+    ],
+)
+def test_each_option_by_itself(folder, option, pictures):
+    assert measure(folder, f"classification({option})").pictures.keys() == pictures
+
+
+def test_details_of_images_none_of_which_can_be_read_are_no_numbers(tmp_path):
+    write_folder(tmp_path / "val", {"=a": [0], "b": [1], "c": [2]})
+    for path in (tmp_path / "val").rglob("*.png"):
+        path.write_bytes(b"")
+    keys = {"on_error": "skip", "max_skipped": 1.0}
+    setting, params = make_setting(f"folder:{tmp_path}", NAMES, num_classes=3, **keys)
+    (evaluator,) = read_evaluators("classification(detailed=True, worst=2)")
+    numbers, pictures = evaluator.bind(setting)(params, {})
+    assert (numbers["count"], numbers["skipped"], pictures) == (0, 3, {})
+    assert np.isnan(numbers["accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [(np.nan, 12), (np.inf, 12), (3e38, 10)],  # Two are near enough to all classes.
+)
+def test_logits_that_are_no_numbers_are_refused(folder, value, count):
+    message = f"the logits of {count} of 12 images are not finite"
     with pytest.raises(NonFiniteLossError, match=f"eval: {message}"):
         measure(folder, "classification", sharpness=value)
     with pytest.raises(NonFiniteLossError, match=message):  # Padding is no image.
@@ -129,56 +170,109 @@ def test_logits_that_are_no_numbers_are_refused(folder, value):
 
 @pytest.mark.parametrize("text", ["fewshot(shots=(1, 3))", "knn(k=3)", "probe(l2=0.1)"])
 def test_features_are_the_same_on_any_devices_and_in_any_batches(folder, text):
-    if not (folder / "train").exists():
-        write_folder(folder / "train", PIXELS)
     found = [measure(folder, text, **layout).numbers for layout in LAYOUTS]
     assert found[0] == found[1] == found[2]
 
 
 def test_features_that_are_no_numbers_are_refused(folder):
-    if not (folder / "train").exists():
-        write_folder(folder / "train", PIXELS)
     setting, params = make_setting(f"folder:{folder}", NAMES, num_classes=3)
     (evaluator,) = read_evaluators("fewshot(shots=(3,), seeds=1)")
     measure = evaluator.bind(setting)
-    assert 0.5 < measure(params, {}).numbers["3_shot"] < 1
+    assert 0 < measure(params, {}).numbers["3_shot"] < 1
     with pytest.raises(NonFiniteLossError, match="features are not finite"):
         measure({**params, "scale": np.nan * params["scale"]}, {})
 
 
 def test_few_images_a_class_are_an_error_before_anything_is_computed(folder):
-    if not (folder / "train").exists():
-        write_folder(folder / "train", PIXELS)
     setting, _ = make_setting(f"folder:{folder}", NAMES, num_classes=3)
     (evaluator,) = read_evaluators("fewshot(shots=(1, 4))")
     with pytest.raises(
-        Exception, match=r"1 of 3 classes have fewer .* than the 4 shots, class 'c' 3"
+        DataError, match=r"2 of 3 classes have fewer .* than the 4 shots, class '=a' 3"
     ):
         evaluator.bind(setting)
 
 
-def test_the_worst_are_found_by_their_index_in_the_source():
+def test_the_worst_are_found_by_their_index_in_the_source(monkeypatch):
     """Where images are left out, it is not the number of the answer."""
 
     class Seen(Numbered):
         def fetch(self, indices):
-            asked.append(list(indices))
-            return super().fetch(indices)
+            return [
+                DataError("torn") if n == 7 else example
+                for n, example in zip(indices, super().fetch(indices), strict=True)
+            ]
 
-    asked: list[list[int]] = []
-    nothing = np.zeros((3, 0))
-    labels, margins = np.array([0, 1, 0]), np.array([0.5, -0.5, 0.1])
-    found = Answers(np.array([2, 5, 7]), labels, labels, np.abs(margins), margins, nothing)
+    drawn = []
+    monkeypatch.setattr(answer_files.sheet, "draw", lambda *given: drawn.append(given))
+    found = Answers(
+        index=np.array([2, 5, 7, 1]),
+        label=np.array([0, 1, 0, 1]),
+        prediction=np.array([0, -1, 1, 0]),
+        probability=np.array([0.9, 0.85, 0.6, 0.7]),
+        margin=np.array([0.5, -0.5, 0.1, 0.2]),
+        scores=np.zeros((4, 0)),
+    )
     as_image = functools.partial(np.full, (4, 4, 1), dtype=np.uint8)
-    draw_worst(found, 2, Seen(9), ("a", "b"), lambda image: as_image(image.item()))
-    assert asked == [[5, 7]]
+    draw_worst(found, 3, Seen(9), ("a", "b"), lambda image: as_image(image.item()))
+    ((images, captions),) = drawn
+    assert images[:, 0, 0, 0].tolist() == [5, 1], "between them one that is torn"
+    assert captions == [["b", "85% "], ["b", "70% a"]]
+
+
+def test_names_of_files_that_are_no_text_stand_in_parquet_as_escapes(tmp_path):
+    found = Answers(*(np.array([value]) for value in (0, [0, 1, 1], -1, 0.5, 0.25, 0.0)))
+    source = types.SimpleNamespace(name_of=lambda index: "\udcff.png")
+    write_answers(f"{tmp_path}/ROWS.PARQUET", found, source, ("a", "b", "c"))
+    (row,) = parquet.read_table(tmp_path / "ROWS.PARQUET").to_pylist()
+    assert row == {
+        "path": "\\udcff.png",
+        "label": "b|c",
+        "prediction": "",
+        "probability": 0.5,
+        "margin": 0.25,
+    }
 
 
 def test_the_confusion_is_drawn_in_shares_of_each_class(monkeypatch):
     drawn = []
-    monkeypatch.setattr(classification, "draw_matrix", lambda shares, *names: drawn.append(shares))
+    monkeypatch.setattr(classification, "draw_matrix", lambda *given: drawn.append(given))
     classification.draw_confusion(np.array([[3, 1, 0], [0, 5, 0], [0, 0, 0]]))
-    np.testing.assert_array_equal(drawn[0], [[0.75, 0.25, 0], [0, 1, 0]])
+    ((shares, *labels),) = drawn
+    np.testing.assert_array_equal(shares, [[0.75, 0.25, 0], [0, 1, 0]])
+    assert labels == ["class", "prediction"]
+
+
+def test_accuracy_is_drawn_over_confidence(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(classification, "draw", lambda *given: drawn.append(given))
+    confidence, accuracy = np.array([0.25, 0.75]), np.array([0.5, 0.625])
+    classification.draw_reliability(metrics.Reliability(confidence, accuracy, np.array([2, 8])))
+    ((paint, size),) = drawn
+    assert size == (4, 4)
+    with figures.painted(paint, size) as figure:
+        (axes,) = figure.axes
+        diagonal, curve = (line.get_xydata().tolist() for line in axes.lines)
+        assert diagonal == [[0, 0], [1, 1]]
+        assert curve == [[0.25, 0.5], [0.75, 0.625]]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("confidence", "accuracy")
+        assert axes.get_xlim() == axes.get_ylim() == (0, 1)
+
+
+def test_details_where_answers_are_of_no_class_of_the_data():
+    found = Answers(
+        index=np.arange(4),
+        label=np.array([0, 0, 1, 1]),
+        prediction=np.array([0, -1, 1, 0]),
+        probability=np.array([0.9, 0.9, 0.5, 0.3]),
+        margin=np.zeros(4),
+        scores=np.zeros((4, 0)),
+    )
+    numbers, _ = classification.details(found, ("a", "b"))
+    f1 = np.mean([2 * 1 / (2 + 2), 2 * 1 / (2 + 1)])
+    error = (2 * 0.4 + 1 * 0.5 + 1 * 0.3) / 4
+    expected = {"balanced_accuracy": 0.5, "macro_f1": f1, "calibration_error": error}
+    assert numbers == pytest.approx(expected)
+    assert classification.class_scores(found, 2).tolist() == [0.5, 0.5]
 
 
 def test_rows_in_another_format_are_refused_at_the_start(folder):
@@ -198,8 +292,17 @@ def test_images_with_several_classes_have_average_precision(tmp_path):
     (tmp_path / "images.jsonl").write_text("\n".join(lines))
     setting, params = make_setting(f"manifest:{tmp_path}/images.jsonl", ("b", "c"), num_classes=2)
     (evaluator,) = read_evaluators("classification(detailed=True, per_class=True)")
-    numbers = evaluator.bind(setting)(params, {}).numbers
+    numbers, pictures = evaluator.bind(setting)(params, {})
+    assert set(evaluator.metrics(setting)) == numbers.keys()
+    assert pictures == {}
     scores = -np.square(brightness[:, None] / 20 - np.arange(2))
     each = sklearn.metrics.average_precision_score(targets, scores, average=None)
     assert numbers["mean_average_precision"] == pytest.approx(each.mean())
     assert [numbers["accuracy_of/b"], numbers["accuracy_of/c"]] == pytest.approx(each)
+    (tmp_path / "map").write_text("b\tc\n")
+    (evaluator,) = read_evaluators(f"classification(classes='{tmp_path}/map')")
+    with pytest.raises(DataError, match="its images have any number of classes"):
+        evaluator.bind(setting)
+    (evaluator,) = read_evaluators("knn(k=1, train_split='test')")
+    with pytest.raises(DataError, match="need images with one class each"):
+        evaluator.bind(setting)

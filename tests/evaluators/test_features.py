@@ -1,6 +1,14 @@
 """Features of frozen models: of which examples they are."""
 
-from tests.evaluators.settings import make_setting, write_folder
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.evaluators.settings import Brightness, make_setting, write_folder
+from vit_jax.errors import ConfigError, DataError
+from vit_jax.evaluators import read_evaluators
 
 
 def test_what_training_leaves_out_is_measured_all_the_same(tmp_path):
@@ -15,3 +23,69 @@ def test_what_training_leaves_out_is_measured_all_the_same(tmp_path):
     )
     assert sorted(zip(fitted.values[:, 0], fitted.labels, strict=True)) == [(1, 0), (2, 1), (3, 1)]
     assert sorted(measured.values[:, 0]) == [0, 1, 2, 3]
+    (evaluator,) = read_evaluators("knn(k=4, train_split='val')")
+    with pytest.raises(DataError, match="3 training images, fewer than k=4"):
+        evaluator.bind(setting)(params, {})
+
+
+class Logarithm(Brightness):
+    """Features that are not finite of black images, as padding and what is torn are."""
+
+    def outputs(self, params, images):
+        return {"pre_logits": jnp.log(super().outputs(params, images)["pre_logits"])}
+
+
+def test_what_is_torn_or_padding_has_no_features(tmp_path):
+    write_folder(tmp_path / "val", {"a": [20, 40], "b": [60, 80, 100]})
+    (tmp_path / "val/b/0002.png").write_bytes(b"torn")
+    keys = {"on_error": "skip", "max_skipped": 1.0, "batch_size": 4}
+    setting, params = make_setting(f"folder:{tmp_path}", "ab", **keys)
+    network = Logarithm(setting.network.mesh, 7, 20)
+    setting = dataclasses.replace(setting, network=network)
+    (values, labels), skipped = setting.features.open("", "val", training=False)(params)
+    found = sorted(zip(np.rint(np.exp(values[:, 0])).tolist(), labels.tolist(), strict=True))
+    assert (found, skipped) == ([(1, 0), (2, 0), (4, 1), (5, 1)], 1)
+    for path in (tmp_path / "val").rglob("*.png"):
+        path.write_bytes(b"torn")
+    with pytest.raises(DataError, match="none of the images can be read"):
+        setting.features.open("", "val", training=True)(params)
+
+
+def test_each_source_split_and_model_has_features_of_its_own(tmp_path):
+    for name, pixels in (("one", [20, 40]), ("two", [60, 80])):
+        write_folder(tmp_path / name / "val", {"a": pixels[:1], "b": pixels[1:]})
+    setting, params = make_setting(f"folder:{tmp_path}/one", "ab")
+    doubled = {**params, "scale": 2 * params["scale"]}
+    features = {
+        name: setting.features.open(source, "val", training=False)
+        for name, source in (("one", ""), ("two", f"folder:{tmp_path}/two"))
+    }
+    for given, factor in ((params, 1), (doubled, 2), (params, 1)):
+        for name, expected in (("one", [1, 2]), ("two", [3, 4])):
+            found = sorted(features[name](given).features.values[:, 0])
+            assert found == [factor * value for value in expected]
+
+
+def test_a_protocol_measures_the_source_and_fits_to_the_split_that_it_names(tmp_path):
+    write_folder(tmp_path / "one/train", {"a": [0, 20], "b": [100]})
+    write_folder(tmp_path / "two/train", {"a": [100], "b": [0, 20]})
+    write_folder(tmp_path / "two/val", {"b": [0, 20, 10]})
+    write_folder(tmp_path / "two/few", {"a": [0], "b": [100]})
+    setting, params = make_setting(f"folder:{tmp_path}/one", "ab", train_split="train")
+    for text, accuracy in (("", 1.0), (", train_split='few'", 0.0)):
+        text = f"knn(k=1, weights='uniform', source='folder:{tmp_path}/two'{text}, split='val')"
+        (evaluator,) = read_evaluators(text)
+        shifted = dataclasses.replace(setting, network=Pair(setting.network.mesh, 7, 20))
+        assert evaluator.bind(shifted)(params, {}).numbers == {"accuracy": accuracy}
+    setting, _ = make_setting(f"folder:{tmp_path}/one", "ab", train_split="")
+    (evaluator,) = read_evaluators("knn(k=1)")
+    with pytest.raises(ConfigError, match="name the split to fit to"):
+        evaluator.bind(setting)
+
+
+class Pair(Brightness):
+    """Features whose direction says the brightness."""
+
+    def outputs(self, params, images):
+        (value,) = super().outputs(params, images).values()
+        return {"pre_logits": jnp.concatenate([value, 5 - value], axis=1)}

@@ -1,6 +1,7 @@
 """Few-shot accuracy: recorded values, both forms' weights, the drawing, and memory."""
 
 import tracemalloc
+import types
 
 import numpy as np
 import pytest
@@ -37,15 +38,16 @@ def test_accuracies_are_the_recorded_ones(form, l2):
 
 @pytest.mark.parametrize(("num_train", "width"), [(20, 64), (60, 16), (17, 16), (16, 16)])
 def test_both_forms_have_the_weights_of_ridge_regression(num_train, width):
-    features, labels, *_ = problem(num_train, width)
-    indices = np.arange(num_train)
+    features, labels, *_ = problem(2 * num_train, width)
+    indices = np.arange(1, 2 * num_train, 2)
+    labels = labels[indices]
     standardization = fewshot.Standardization.of(features, indices)
     primal, dual = (
         solve(standardization.chunks(features, indices), labels, 5, 1024.0)
         for solve in (fewshot.solve_primal, fewshot.solve_dual)
     )
     np.testing.assert_allclose(primal, dual, rtol=0, atol=1e-6 * np.abs(primal).max())
-    exact = np.float64(features)
+    exact = np.float64(features[indices])
     rows = (exact - exact.mean(0)) / (exact.std(0) + 1e-5)
     rows = np.hstack([rows, np.full((num_train, 1), 100.0)])
     targets = np.where(labels[:, None] == np.arange(5), 1.0, -1.0)
@@ -113,6 +115,21 @@ def test_a_class_with_fewer_images_than_shots_is_an_error():
     lacking = labels != 4
     with pytest.raises(DataError, match="class 4 has 0 training images"):
         fewshot.accuracy(train[lacking], labels[lacking], test, test_labels, shots=1, seed=0)
+    lacking = test_labels != 4  # To be measured on, no class is needed.
+    found = fewshot.accuracy(train, labels, test[lacking], test_labels[lacking], shots=9, seed=0)
+    assert found > 0.3
+    source = types.SimpleNamespace(labels=np.array([0, 0, 0]), class_names=("a", "b"))
+    with pytest.raises(DataError, match=r"1 of 2 classes have fewer .* 1 shots, class 'b' 0"):
+        fewshot.FewShot(shots=(1,)).check(source)
+
+
+def test_the_defaults_are_big_visions():
+    """Some of `evaluators/fewshot_lsr.py`: λ 2¹⁰, 1, 5, 10 and 25 shots, three drawings."""
+    evaluator = fewshot.FewShot()
+    assert (evaluator.l2, evaluator.shots, evaluator.seeds) == (2**10, (1, 5, 10, 25), 3)
+    assert evaluator.metrics(None) == tuple(
+        f"{shots}_shot{end}" for shots in (1, 5, 10, 25) for end in ("", "_std")
+    )
 
 
 def test_constant_features_do_not_matter():

@@ -7,6 +7,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from tests.evaluators.test_fewshot import problem
 from vit_jax.errors import DataError
 from vit_jax.evaluators import knn
+from vit_jax.evaluators.features import Features
 
 TEMPERATURE = 0.07
 
@@ -36,6 +37,24 @@ def test_weights_tell_ties_apart_and_the_first_class_wins_equal_votes():
     test = np.float32([[1, 0.6]])  # Two of each class vote, those of class 4 are nearer.
     assert knn.predict(train, labels, test, k=4, temperature=TEMPERATURE) == [4]
     assert knn.predict(train, labels, test, k=4, temperature=None) == [2]
+
+
+@pytest.mark.parametrize(
+    ("options", "weights"),
+    [
+        ({"k": 7, "weights": "uniform"}, "uniform"),
+        ({"k": 7, "temperature": 0.5}, lambda distances: np.exp((1 - distances) / 0.5)),
+        ({}, lambda distances: np.exp((1 - distances) / 0.07)),  # DINO's.
+    ],
+)
+def test_the_score_is_the_accuracy_by_the_options(options, weights):
+    train, labels, test, test_labels = problem(60, 16)
+    reference = KNeighborsClassifier(
+        options.get("k", 20), metric="cosine", algorithm="brute", weights=weights
+    ).fit(np.float64(train), labels)
+    evaluator = knn.NearestNeighbors(**options)
+    found = evaluator.score(Features(train, labels), Features(test, test_labels))
+    assert found == {"accuracy": reference.score(np.float64(test), test_labels)}
 
 
 def test_a_feature_of_zeros_and_a_tiny_temperature_are_numbers():

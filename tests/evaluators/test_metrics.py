@@ -101,7 +101,7 @@ def test_average_precision(kind):
         "random": GENERATOR.normal(size=(count, K)),
         "ties": GENERATOR.integers(0, 4, (count, K)).astype(float),
     }.get(kind, np.zeros((count, K)))
-    found = metrics.average_precisions(targets, scores)
+    found = metrics.average_precisions(0.5 * targets, scores)  # Above 0 is there.
     present = targets.any(0)
     expected = sklearn.metrics.average_precision_score(
         targets[:, present], scores[:, present], average=None

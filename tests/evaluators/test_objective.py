@@ -5,16 +5,20 @@ import dataclasses
 import types
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.evaluators.settings import make_setting, write_folder
+from vit_jax.errors import ConfigError
 from vit_jax.evaluators import read_evaluators
+from vit_jax.evaluators.objective import column_of
 
 
 class NumberOfTheBatch:
     """An objective whose loss says by which seed and number its batch was prepared."""
 
     values = ("seed",)
+    drawn = None
 
     def prepare(self, batch, seed, step):
         rows = len(batch["mask"])
@@ -25,16 +29,61 @@ class NumberOfTheBatch:
         return batch["number"], {"seed": batch["seed"]}
 
     def pictures(self, params, frozen, batch):
-        return None
+        number = batch["number"][:, None, None, None]  # Of the batch that is drawn: 0.
+        return self.drawn and jnp.float32(batch["image"]) + 0.75 + number
+
+
+def setting_of(tmp_path, objective, batch_size=2):
+    """Of images with other classes than the model's."""
+    keys = {"on_error": "skip", "max_skipped": 1.0, "batch_size": batch_size}
+    setting, params = make_setting(f"folder:{tmp_path}", "xy", num_classes=2, **keys)
+    options = types.SimpleNamespace(in_precision=contextlib.nullcontext)
+    network = types.SimpleNamespace(options=options, mesh=setting.network.mesh)
+    return dataclasses.replace(setting, network=network, objective=objective), params
 
 
 def test_each_batch_has_randomness_of_its_own_and_padding_counts_for_nothing(tmp_path):
     write_folder(tmp_path / "val", {"a": [0, 0, 0], "b": [0, 0]})
-    setting, params = make_setting(f"folder:{tmp_path}", "ab", num_classes=2, batch_size=2)
-    options = types.SimpleNamespace(in_precision=contextlib.nullcontext)
-    network = types.SimpleNamespace(options=options, mesh=setting.network.mesh)
-    setting = dataclasses.replace(setting, network=network, objective=NumberOfTheBatch())
+    setting, params = setting_of(tmp_path, NumberOfTheBatch())
     (evaluator,) = read_evaluators("objective(seed=7)")
-    numbers = evaluator.bind(setting)(params, {}).numbers
+    assert evaluator.metrics(setting) == ("loss", "seed", "count")
+    measure = evaluator.bind(setting)
     mean = (0 + 0 + 1 + 1 + 2) / 5
-    assert numbers == pytest.approx({"loss": mean, "seed": 7, "count": 5})
+    assert measure(params, {}).numbers == pytest.approx({"loss": mean, "seed": 7, "count": 5})
+    assert measure(params, {}).pictures == {}
+    for path in (tmp_path / "val").rglob("*.png"):
+        path.write_bytes(b"torn" if path.stem != "0003" else path.read_bytes())
+    assert measure(params, {}).numbers["count"] == 1
+    with pytest.raises(ConfigError, match="give a workdir, not weights alone"):
+        evaluator.bind(dataclasses.replace(setting, objective=None))
+
+
+def test_the_first_eight_examples_of_the_first_batch_are_drawn(tmp_path):
+    write_folder(tmp_path / "val", {"a": range(0, 90, 10), "b": range(90, 200, 10)})
+    objective = NumberOfTheBatch()
+    objective.drawn = True
+    setting, params = setting_of(tmp_path, objective, batch_size=10)
+    (evaluator,) = read_evaluators("objective")
+    picture = evaluator.bind(setting)(params, {}).pictures["pictures"]
+    assert picture.shape == (8 * 96, 96, 3)
+    first = next(setting.data.open(own_classes=True).batches())["image"]
+    np.testing.assert_array_equal(picture[::96, 0, 0], first[:8, 0, 0, 0] + 1)  # Rounded.
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected", "channels"),
+    [
+        ((2, 40, 10, 1), (2 * 120, 30, 3), (0, 0, 0)),
+        ((3, 96, 20, 3), (3 * 96, 20, 3), (0, 1, 2)),
+        ((2, 97, 20, 4), (2 * 97, 20, 3), (0, 1, 2)),
+        ((2, 50, 20, 2), (2 * 100, 40, 3), (0, 0, 0)),
+    ],
+)
+def test_small_pictures_are_enlarged_by_whole_numbers(shape, expected, channels):
+    pictures = np.random.default_rng(0).integers(0, 255, shape)
+    found = column_of(pictures - 0.25)
+    assert (found.shape, found.dtype) == (expected, np.uint8)
+    factor = expected[1] // shape[2]
+    np.testing.assert_array_equal(
+        found[::factor, ::factor], np.concatenate(pictures)[..., list(channels)]
+    )

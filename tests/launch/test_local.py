@@ -1,11 +1,13 @@
 """launch/local.py, with small programs in place of training."""
 
+import importlib.util
 import json
 import shlex
 import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -169,3 +171,56 @@ def test_a_dry_run_prints_the_commands(stubs):
         for index in range(2)
     ]
     assert [shlex.split(line) for line in output.splitlines()] == expected
+
+
+@pytest.fixture(scope="module")
+def local():
+    spec = importlib.util.spec_from_file_location("launch_local", LOCAL[1])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ((0, None), 0),
+        ((75, 0), 0),
+        ((0, 3, 2), 3),
+        ((75, -9), 137),
+        ((None, -15, 1), 143),
+    ],
+)
+def test_the_code_of_the_first_failure(local, codes, expected):
+    processes = [SimpleNamespace(poll=lambda code=code: code) for code in codes]
+    assert local.first_failure(processes) == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "ids"),
+    [
+        ("0,1,2,3", 2, ["0,1", "2,3"]),
+        ("5,6,7", 2, ["0", "1"]),  # Their numbers among those that are visible.
+        ("0", 2, [None, None]),
+        ("", 2, [None, None]),
+    ],
+)
+def test_the_share_of_gpus(local, visible, count, ids, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.delenv("JAX_LOCAL_DEVICE_IDS", raising=False)
+    found = [local.environment(index, count) for index in range(count)]
+    assert [each.get("JAX_LOCAL_DEVICE_IDS") for each in found] == ids
+    assert all(each["PYTHONUNBUFFERED"] == "1" for each in found)
+    monkeypatch.setenv("JAX_LOCAL_DEVICE_IDS", "9")
+    assert "JAX_LOCAL_DEVICE_IDS" not in local.environment(0, 1)
+
+
+def test_the_launchers_flags(local):
+    flags, arguments = local.parse_arguments(["--num_processes=3", "--", "--a", "--", "b"])
+    assert arguments == ["--a", "--", "b"]
+    assert vars(flags) == {
+        **{"num_processes": 3, "module": "vit_jax.main", "port": None, "restarts": 0},
+        **{"grace_seconds": 30, "dry_run": False},
+    }
+    local.parse_arguments(["--num_processes=1", "--restarts=0", "--grace_seconds=0"])
+    assert local.PREEMPTED == 75

@@ -17,7 +17,7 @@ from vit_jax.devices.topology import open_topology
 from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.model_file import Preprocessing
 from vit_jax.objectives.distillation import divergence
-from vit_jax.objectives.mixing import mixed_images
+from vit_jax.objectives.mixing import mixed_images, mixed_targets, pair
 from vit_jax.training.planning import make_plan
 
 
@@ -65,6 +65,7 @@ def test_the_divergence_against_numpy():
 def test_the_loss_against_numpy(teacher, kind):
     setup = Setup(make_config(teacher), mesh_of(1))
     values = {"objective.kind": kind, "objective.teacher_weight": 0.75}
+    values |= {"objective.temperature": 2.0, "objective.label_smoothing": 0.1}
     objective = Setup(make_config(teacher, **values), mesh_of(1)).experiment.objective
     batch = next(setup.batches())
     params = jax.tree.map(lambda x: x + 0.01, setup.state.params)
@@ -74,11 +75,11 @@ def test_the_loss_against_numpy(teacher, kind):
     model = vit_jax.load_model(teacher)
     taught = np.float64(model(np.float32(batch["image"]) / 255 * 2 - 1))
     rows, labels = np.arange(len(said)), np.asarray(batch["label"])
-    of_labels = -log_softmax(said)[rows, labels]
+    of_labels = -0.9 * log_softmax(said)[rows, labels] - 0.1 * log_softmax(said).mean(-1)
     of_teacher = -log_softmax(said)[rows, taught.argmax(-1)]
     if kind == "soft":
-        p = log_softmax(taught)
-        of_teacher = (np.exp(p) * (p - log_softmax(said))).sum(-1)
+        p = log_softmax(taught / 2)
+        of_teacher = 4 * (np.exp(p) * (p - log_softmax(said / 2))).sum(-1)
     np.testing.assert_allclose(loss, 0.25 * of_labels + 0.75 * of_teacher, rtol=1e-4)
 
 
@@ -110,14 +111,17 @@ def test_the_teachers_own_size_classes_and_normalisation_are_honoured(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_each_head_of_a_student_with_the_token_has_its_own_loss(teacher):
+def test_each_head_of_a_student_with_the_token_has_its_own_loss(teacher, caplog):
     """Labels train the class token's head only, the teacher the distillation token's."""
     for weight, trained, other in (
         (0.0, "head", "distillation_head"),
         (1.0, "distillation_head", "head"),
     ):
         values = {"model.distillation_token": True, "objective.teacher_weight": weight}
+        caplog.clear()
         setup = Setup(make_config(teacher, **values), mesh_of(1))
+        token = "class" if weight else "distillation"
+        assert f"teacher_weight={weight:g} and model.distillation_token: the {token}" in caplog.text
         objective, batch = setup.experiment.objective, next(setup.batches())
 
         def total(params, objective=objective, batch=batch):
@@ -138,8 +142,11 @@ def test_what_agrees_with_the_teacher_is_the_distillation_tokens_answer(teacher)
     for number, head in enumerate(heads):
         kernel = jax.random.normal(jax.random.key(number), params[head]["kernel"].shape)
         params = {**params, head: {**params[head], "kernel": kernel}}
-    batch = jax.jit(objective.prepare)(next(setup.batches()), 0, 0)
-    images = mixed_images(batch)
+    plain = next(setup.batches())
+    batch = jax.jit(objective.prepare, static_argnums=1)(plain, 3, 5)
+    mixed = jax.jit(lambda batch: pair(batch, 5, 3, objective.options.mixing))(plain)
+    images = mixed_images(mixed)
+    np.testing.assert_array_equal(mixed_images(batch), images)
     taught = np.asarray(vit_jax.load_model(teacher)(jnp.float32(images) / 255 * 2 - 1))
     tokens = setup.experiment.network.outputs(params, images)["pre_logits"]
     said = np.asarray(tokens[:, tokens.shape[1] // 2 :] @ params["distillation_head"]["kernel"])
@@ -147,6 +154,10 @@ def test_what_agrees_with_the_teacher_is_the_distillation_tokens_answer(teacher)
     np.testing.assert_array_equal(values["agreement"], taught.argmax(-1) == said.argmax(-1))
     p, q = log_softmax(np.float64(taught)), log_softmax(np.float64(said))
     np.testing.assert_allclose(values["teacher_loss"], (np.exp(p) * (p - q)).sum(-1), rtol=1e-3)
+    heard = np.asarray(tokens[:, : tokens.shape[1] // 2] @ params["head"]["kernel"])
+    targets = mixed_targets(mixed, lambda labels: jax.nn.one_hot(labels, 10))
+    expected = -(np.float64(targets) * log_softmax(np.float64(heard))).sum(-1)
+    np.testing.assert_allclose(values["label_loss"], expected, rtol=1e-3)
 
 
 def test_it_trains_resumes_and_leaves_the_teacher_alone(teacher, tmp_path):

@@ -71,4 +71,5 @@ def test_sharpness_takes_two_gradients_and_the_log_reckons_with_them(tmp_path):
     assert experiment.flops_per_image == 2 * experiment.objective.training_flops()
     log = open_log(experiment, tmp_path, 0)
     assert log._throughput.flops_per_image == experiment.flops_per_image
+    assert log._max_skipped is None, "nothing is skipped"
     log.close()

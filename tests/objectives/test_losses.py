@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.objectives.base import Labels
+from vit_jax.objectives.classification import Classification
 from vit_jax.objectives.losses import (
     LOSSES,
     binary_cross_entropy,
@@ -94,6 +96,12 @@ def test_binary_loss_counts_both_classes_of_a_mixed_image():
     mixed = jnp.array([[0.9, 0.1, 0.0]])
     expected = binary_cross_entropy(logits, jnp.array([[1.0, 1.0, 0.0]]))
     np.testing.assert_array_equal(binary_cross_entropy(logits, mixed), expected)
+
+
+def test_classes_that_the_data_lacks_weigh_one():
+    labels = Labels(("a", "b"), 4, weights=(3.0, 0.5))
+    found = Classification(Classification.Options(), None, labels)
+    assert found._weights.tolist() == [3.0, 0.5, 1.0, 1.0]
 
 
 def test_targets_of_labels_are_one_hot():

@@ -1,5 +1,7 @@
 """MAE against a plain numpy form of its loss; what the encoder sees, and what it costs."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +12,14 @@ from tests.stages import Setup, mesh_of, without_branches
 from vit_jax import train
 from vit_jax.errors import ConfigError
 from vit_jax.models.positions import sincos_2d
+from vit_jax.objectives import patch_pixels
 
 
 def make_config(**values):
     config = tiny.get_config()
     config.objective.name = "masked_autoencoder"
     config.objective.update(decoder_width=16, decoder_depth=1, decoder_heads=2)
+    config.data.mean, config.data.std, config.model.gelu = (0.4,), (0.3,), "erf"
     config.update_from_flattened_dict(values)
     return config
 
@@ -52,9 +56,27 @@ def test_what_is_left_out_follows_from_seed_and_step(setup):
     assert (drawn[0] == drawn[1]).all()
     assert (drawn[0] != drawn[2]).any()
     assert (drawn[0] != drawn[3]).any()
+    assert (drawn[2] != drawn[3]).any(), "the seed is no step"
 
 
-def test_pictures_show_the_image_what_is_seen_of_it_and_the_whole_predicted(setup, batch):
+def test_the_share_that_is_left_out_is_rounded_and_leaves_one(setup):
+    objective = setup.experiment.objective
+    for ratio, expected in ((0.99, 15), (0.01, 1), (0.72, 12), (0.7, 11)):  # Of 16: 11.5 and 11.2.
+        options = dataclasses.replace(objective.options, mask_ratio=ratio)
+        made = type(objective)(options, objective.network, objective.labels)
+        assert made.num_masked == expected
+
+
+def test_the_decoder_is_of_the_models_kind(setup):
+    found = setup.experiment.objective.decoder_options
+    assert (found.width, found.mlp_width, found.num_heads, found.depth) == (16, 64, 2, 1)
+    assert (found.gelu, found.positions, found.grid) == ("erf", "sincos_2d", (4, 4))
+    assert setup.experiment.model_file.class_names == (), "a model without a head has no classes"
+
+
+def test_pictures_show_the_image_what_is_seen_of_it_and_the_whole_predicted(
+    setup, batch, predictions
+):
     objective = setup.experiment.objective
     pictures = np.asarray(objective.pictures(setup.state.params, {}, batch))
     image, seen, predicted = np.split(pictures, 3, axis=2)
@@ -64,6 +86,17 @@ def test_pictures_show_the_image_what_is_seen_of_it_and_the_whole_predicted(setu
     np.testing.assert_array_equal(predicted[known], image[known])
     assert 0.2 < known.mean() <= 0.25
 
+    # What was left out: pixels as they are normalised in the patch, and in the model, undone.
+    pixels = np.asarray(patch_pixels.cut(np.float64(image), (4, 4))).reshape(32, 16, -1)
+    pixels = (pixels / 255 - 0.4) / 0.3
+    deviation = np.sqrt(pixels.var(-1, ddof=1, keepdims=True) + 1e-6)
+    drawn = np.float64(predictions(setup.state.params, batch, None)) * deviation
+    drawn = ((drawn + pixels.mean(-1, keepdims=True)) * 0.3 + 0.4) * 255
+    found = np.asarray(patch_pixels.cut(predicted, (4, 4))).reshape(32, 16, -1)
+    for row, masked in enumerate(np.asarray(batch["masked"])):
+        expected = drawn[row, masked].clip(0, 255)
+        np.testing.assert_allclose(found[row, masked], expected, atol=0.1)
+
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_the_loss_against_numpy(setup, batch, predictions, normalized):
@@ -71,7 +104,7 @@ def test_the_loss_against_numpy(setup, batch, predictions, normalized):
     objective = Setup(config, mesh_of(1)).experiment.objective
     params = setup.state.params
     predicted = np.float64(predictions(params, batch, None))
-    images = np.float64(batch["image"]) / 255 * 2 - 1
+    images = (np.float64(batch["image"]) / 255 - 0.4) / 0.3
     expected = []
     for image, masked, rows in zip(images, np.asarray(batch["masked"]), predicted, strict=True):
         errors = []
@@ -104,19 +137,38 @@ def test_the_order_of_the_kept_patches_does_not_matter(setup, batch, predictions
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_what_is_left_out_is_predicted_by_its_position(setup, batch, predictions):
-    """With decoder blocks that change nothing, a [mask] token differs by its fixed position alone."""
-    params = setup.state.params
+def linear(x, layer):
+    return x @ np.float64(layer["kernel"]) + layer["bias"]
+
+
+def normed(tokens, norm):
+    tokens = tokens - tokens.mean(-1, keepdims=True)
+    tokens = tokens / np.sqrt(tokens.var(-1, keepdims=True) + 1e-6)
+    return tokens * norm["scale"] + norm["bias"]
+
+
+def test_each_patch_is_predicted_by_its_pixels_or_mask_and_by_its_position(
+    setup, batch, predictions
+):
+    """With blocks that change nothing, the model's and the decoder's, a token is known."""
+    params = without_branches(setup.state.params)
+    scale = np.linspace(0.5, 2, 32, dtype=np.float32)  # Of a norm that was trained.
+    params = {**params, "norm": {"scale": scale, "bias": scale - 1}}
     params = {**params, "objective": without_branches(params["objective"])}
     found = np.asarray(predictions(params, batch, None))
-    own = params["objective"]
-    tokens = np.float64(own["mask"]) + sincos_2d(4, 4, 16)[0]
-    tokens -= tokens.mean(-1, keepdims=True)
-    tokens = tokens / np.sqrt(tokens.var(-1, keepdims=True) + 1e-6)
-    tokens = tokens * own["norm"]["scale"] + own["norm"]["bias"]
-    every = tokens @ np.float64(own["head"]["kernel"]) + own["head"]["bias"]
-    for rows, masked in zip(found, np.asarray(batch["masked"]), strict=True):
-        np.testing.assert_allclose(rows[masked], every[masked], rtol=1e-3, atol=1e-4)
+    own, positions = params["objective"], sincos_2d(4, 4, 16)[0]
+    every = linear(normed(np.float64(own["mask"]) + positions, own["norm"]), own["head"])
+    pixels = np.asarray(patch_pixels.cut(np.float64(batch["image"]), (4, 4))).reshape(32, 16, -1)
+    kernel = np.float64(params["embedding"]["kernel"]).reshape(4, 32)
+    tokens = (pixels / 255 - 0.4) / 0.3 @ kernel + params["embedding"]["bias"]
+    tokens = normed(tokens + params["position_embedding"][:, 1:], params["norm"])
+    seen = linear(tokens, own["embedding"]) + positions
+    seen = linear(normed(seen, own["norm"]), own["head"])
+    for row, (masked, kept) in enumerate(
+        zip(np.asarray(batch["masked"]), np.asarray(batch["kept"]), strict=True)
+    ):
+        np.testing.assert_allclose(found[row, masked], every[masked], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(found[row, kept], seen[row, kept], rtol=1e-3, atol=1e-3)
 
 
 def flops_of(mask_ratio):

@@ -51,6 +51,7 @@ def test_the_corruption_follows_from_seed_and_step():
     assert (drawn[0] == drawn[1]).all()
     assert (drawn[0] != drawn[2]).any()
     assert (drawn[0] != drawn[3]).any()
+    assert (drawn[2] != drawn[3]).any(), "the seed is no step"
     assert (drawn[0][0] != drawn[0][1]).any(), "each image has its own"
 
 
@@ -111,6 +112,12 @@ def test_losses_against_numpy():
     loss, _ = Pixels((4, 4), 1).loss(predicted, patches)
     expected = ((predicted - patches.reshape(2, 3, 16) / 255.0) ** 2).mean((1, 2))
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_drawn_pixels_are_the_predictions_cut_to_what_can_be_shown():
+    predicted = jnp.array([[[-0.5, 0.5, 0.2, 2.0]]])
+    drawn = Pixels((2, 2), 1).draw(predicted, jnp.zeros((1, 1, 2, 2, 1)))
+    np.testing.assert_allclose(drawn[0, 0, ..., 0], [[0, 127.5], [51, 255]], rtol=1e-6)
 
 
 def test_a_drawn_colour_is_of_its_own_class():

@@ -233,6 +233,16 @@ def test_whether_how_and_how_much_is_mixed_are_independent():
     assert abs((blended < 0.5).mean() - 0.5) < 4 * standard_error
 
 
+def test_each_kind_has_its_own_alpha():
+    """λ of Beta(100, 100) lies near 1/2, of Beta(0.1, 0.1) near 0 or 1."""
+    opacity, box, _ = draws(400, form="deit", mixup_alpha=100.0, cutmix_alpha=0.1)
+    area = (box[:, 1] - box[:, 0]) * (box[:, 3] - box[:, 2]) / 1600
+    blended = (opacity > 0) & (opacity < 1)
+    assert blended.sum() > 100
+    assert np.abs(opacity[blended] - 0.5).max() < 0.2
+    assert np.mean(np.abs(area[~blended] - 0.5) > 0.4) > 0.25, "cut at the border, it is smaller"
+
+
 # ---------------------------------------------------------------------------- how often
 
 

@@ -192,7 +192,8 @@ def test_the_states_names_do_not_depend_on_clip_and_decay(name):
 
 def test_lambs_trust_ratio_is_of_decayed_parameters_even_without_decay():
     params, gradients = random_tree(0), [random_tree(1)]
-    config = settings(name="lamb", weight_decay=0.0)
+    multipliers = (("^embedding", 4.0), ("kernel$", 1.0))  # How much is no matter.
+    config = settings(name="lamb", weight_decay=0.0, decay_multipliers=multipliers)
     after = leaves(update_all(config, lambda step: 0.1, params, gradients)[0])
     for key, before in leaves(params).items():
         moved = after[key] - before
@@ -215,7 +216,8 @@ def test_lamb_moves_a_kernel_of_zeros():
 
 
 def test_lion_and_adam_have_the_defaults_of_their_papers():
-    params, gradients = random_tree(0), [random_tree(seed) for seed in range(1, STEPS + 1)]
+    params = random_tree(0)  # Of gradients so small that an epsilon counts.
+    gradients = [random_tree(seed, scale=1e-4) for seed in range(1, STEPS + 1)]
     for name, expected in {
         "adamw": optax.adamw(SCHEDULE, weight_decay=0.0),
         "lion": optax.lion(SCHEDULE, weight_decay=0.0),

@@ -99,6 +99,10 @@ def test_steps_have_any_factor_and_number():
     )
     rates = schedule(np.array([29, 30, 59, 60, 89]))
     np.testing.assert_allclose(rates, [1, 0.5, 0.5, 0.25, 0.25])
+    rounded = make_schedule(
+        "step", base=1.0, total_steps=100, warmup_steps=0, boundaries=(0.29, 0.586), factor=0.5
+    )  # 28.999… and 58.6
+    np.testing.assert_allclose(rounded(np.array([28, 29, 58, 59])), [1, 0.5, 0.5, 0.25])
     flat = make_schedule("step", base=1.0, total_steps=9, warmup_steps=0, boundaries=())
     np.testing.assert_array_equal(flat(np.arange(9)), np.ones(9))
 

@@ -1,6 +1,7 @@
 """A cell that is trained and measured has the numbers of both."""
 
 import dataclasses
+import threading
 
 from tests import tiny
 from vit_jax.benchmark.speed import Timing
@@ -27,3 +28,10 @@ def test_a_trained_cell_is_measured_on_each_device(monkeypatch, tmp_path):
     assert measured[0].batch_size == 8 * runs.jax.device_count()
     assert config.batch_size == 32  # The run's own.
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_cell_is_trained_in_its_folder_until_it_is_stopped(monkeypatch):
+    given, stop = [], threading.Event()
+    monkeypatch.setattr(runs.train, "run", lambda *a, **k: given.append((a, k)) or {"step": 1})
+    assert runs.trained("config", "DIR", stop) == {"step": 1}
+    assert given == [(("config", "DIR"), {"stop": stop})]

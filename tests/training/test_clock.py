@@ -1,4 +1,5 @@
 import time
+import types
 from contextlib import suppress
 
 import pytest
@@ -81,6 +82,8 @@ class TestClock:
         text = "Wall time 1m40s: steps 80.0%, start 10.0%, data wait 10.0%."
         assert describe(seconds) == text
         assert describe({"time/steps": 0.0}) == "Wall time 0s: none."
+        shares = {"time/steps": 9990.0, "time/saving": 5.0, "time/start": 4.0, "time/lost": 1.0}
+        assert describe(shares).endswith("steps 99.9%, saving 0.1%."), "from half a thousandth on"
 
     def test_a_run_begins_with_its_process_or_when_the_last_one_ended(self, monkeypatch):
         monkeypatch.setattr(clock, "_last_end", 0.0)
@@ -88,6 +91,16 @@ class TestClock:
         assert free_since() < before - 0.1  # Python itself was started longer ago.
         end_of_run()
         assert before <= free_since() <= time.monotonic()
+
+
+def test_the_age_of_a_process_is_since_its_own_start(monkeypatch):
+    """The 22nd field of its status, in ticks after the boot; its name may hold anything."""
+    fields = ["S", *map(str, range(4, 22)), "41200", "99", "98"]
+    status = f"17 (a) (b c)) {' '.join(fields)}"
+    monkeypatch.setattr(clock, "Path", lambda path: types.SimpleNamespace(read_text=lambda: status))
+    monkeypatch.setattr(clock.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(clock.time, "clock_gettime", lambda which: 500.0)
+    assert clock._process_age() == pytest.approx(88.0)
 
 
 class TestThroughput:

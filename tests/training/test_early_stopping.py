@@ -28,6 +28,7 @@ def seen(metric, stop_after, values):
         ("-eval/loss", 1, [3.0, 2.0, 2.5, 1.0], 3),
         ("eval/accuracy", 3, [0.5, None, float("nan"), 0.4, 0.9], 4),
         ("eval/accuracy", 0, [0.5, 0.4, 0.3], 3),
+        ("-eval/loss", 1, [3.0, None, 2.0], 2),  # What was not finite is no better than any.
     ],
 )
 def test_it_is_over_after_so_many_that_are_no_better(metric, stop_after, values, expected):

@@ -1,14 +1,26 @@
 """Which evaluators are due, what they are given, and under which names their results stand."""
 
+import dataclasses
+import types
+
+import jax
 import numpy as np
 import pytest
 
 from tests.stages import Setup, config_with, mesh_of
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import default_config
+from vit_jax.errors import ConfigError, NonFiniteLossError
 from vit_jax.evaluators.base import Results
 from vit_jax.evaluators.classification import Classification
-from vit_jax.training.evaluation import Evaluation, open_evaluation, wanted_metric
+from vit_jax.training import evaluation as evaluation_module
+from vit_jax.training.evaluation import (
+    Evaluation,
+    measured_metric,
+    open_evaluation,
+    saved_if_it_fails,
+    wanted_metric,
+)
 
 
 def evaluation_of(measure, *, every_steps=0, total_steps=10, **evaluators):
@@ -51,15 +63,26 @@ def test_only_those_that_are_due_measure():
     assert evaluation.measure(10, state, {}).numbers == {"eval/x": 1.0, "v2/x": 1.0}
 
 
-def test_they_see_the_averages_too_and_all_that_the_objective_keeps():
-    seen = []
+def test_they_see_the_averages_too_and_all_that_the_objective_keeps(monkeypatch):
+    seen, written = [], []
+    monkeypatch.setattr(
+        evaluation_module,
+        "describe_result",
+        lambda evaluator, data, numbers, *, step, averaged, seconds: (step, averaged, numbers),
+    )
 
     def measure(params, known):
         seen.append((params, known))
         return Results({"error": params["value"]}, {"map": np.full((1, 1, 3), params["value"])})
 
     state = TrainState(10, {"value": 1.0}, (), {"value": 2.0}, {"teacher": 3})
-    results = evaluation_of(measure, eval=0).measure(10, state, {"frozen": 4})
+    evaluation = dataclasses.replace(
+        evaluation_of(measure, eval=0),
+        data=types.SimpleNamespace(config=None),
+        file=types.SimpleNamespace(append=written.append),
+    )
+    results = evaluation.measure(10, state, {"frozen": 4})
+    assert written == [(10, False, {"error": 1.0}), (10, True, {"error": 2.0})]
     assert results.numbers == {"eval/error": 1.0, "eval_ema/error": 2.0}
     assert {name: image.max() for name, image in results.pictures.items()} == {
         "eval/map": 1.0,
@@ -81,3 +104,42 @@ def test_the_best_metric_is_of_the_averages_if_there_are_any(best_metric, ema_de
     config = default_config()
     config.best_metric, config.ema_decay = best_metric, ema_decay
     assert wanted_metric(config) == expected
+
+
+@pytest.mark.parametrize("ema_decay", [0.0, 0.9])
+def test_only_what_is_measured_can_be_the_best(ema_decay):
+    """The averages are, where there are any."""
+    config = default_config()
+    config.ema_decay = ema_decay
+    config.best_metric = "-v2/loss"
+    evaluators = [
+        types.SimpleNamespace(prefix=prefix, metrics=lambda setting: ("loss", "error"))
+        for prefix in ("eval", "v2")
+    ]
+    assert measured_metric(config, None, evaluators) == "-v2/loss"
+    config.best_metric = "eval_ema/error"
+    if ema_decay:
+        assert measured_metric(config, None, evaluators) == "eval_ema/error"
+    else:
+        with pytest.raises(
+            ConfigError, match=r"not measured .* eval/loss, eval/error, v2/loss, v2"
+        ):
+            measured_metric(config, None, evaluators)
+    config.best_metric = "auto"  # The accuracy, which these do not measure.
+    assert measured_metric(config, None, evaluators) == ""
+
+
+@pytest.mark.parametrize(("error", "saved"), [(RuntimeError, True), (NonFiniteLossError, False)])
+def test_an_evaluators_error_saves_the_state_after_the_records(error, saved):
+    done = []
+    log = types.SimpleNamespace(flush=lambda: done.append("flush"))
+    checkpoints = types.SimpleNamespace(save=lambda *what: done.append(what))
+
+    def fail():
+        with jax.transfer_guard("disallow"), saved_if_it_fails(7, "state", log, checkpoints):
+            jax.numpy.zeros(2) + np.ones(2)  # An evaluator moves data as it likes.
+            raise error("broken")
+
+    with pytest.raises(error, match="broken"):
+        fail()
+    assert done == (["flush", (7, "state", {})] if saved else [])

@@ -30,7 +30,9 @@ def chosen(devices, name="ViT-B/16", dtype="bfloat16", **options):
         (H100, "cudnn", "dots", 12),
         (dataclasses.replace(H100, capability=(7, 0)), "xla", "dots", 12),
         (dataclasses.replace(H100, stand_in=True), "xla", "dots", 12),
-        (dataclasses.replace(H100, rows=1024), "cudnn", "dots", 1),
+        (dataclasses.replace(H100, rows=512), "cudnn", "dots", 12),  # 38 GB of 80.
+        (dataclasses.replace(H100, rows=640), "cudnn", "dots", 1),  # 47: above a half.
+        (dataclasses.replace(H100, capability=(8, 0)), "cudnn", "dots", 12),
         (dataclasses.replace(H100, memory=None), "cudnn", "dots", 1),
         (dataclasses.replace(H100, splits_heads=True), "xla", "dots", 12),
         (V5E, "xla", "dots", 1),
@@ -57,6 +59,15 @@ def test_the_choice_follows_the_devices(devices, attention, remat, unroll):
 )
 def test_what_a_kernel_cannot_do_keeps_the_plain_form(options):
     assert chosen(H100, **options)["attention"] == "xla"
+
+
+def test_dropout_elsewhere_and_other_machines_do_not_matter():
+    assert chosen(H100, dropout_rate=0.1)["attention"] == "cudnn"
+    planned = dataclasses.replace(H100, stand_in=True)
+    assert chosen(planned, attention="cudnn")["attention"] == "cudnn", "the real ones have it"
+    config = tiny.get_config()
+    for axes, splits in (({"data": 2, "fsdp": 4}, False), ({"data": 4, "tensor": 2}, True)):
+        assert devices_of(config, mesh_of(**axes)).splits_heads == splits
 
 
 def test_other_families_have_what_applies_to_them():

@@ -93,6 +93,11 @@ def test_sharpness_aware_training_is_described():
         "sharpness rho 0.6 at the peak rate, 0.6 at the lowest, alpha 0.5, 1 share of the batch: two"
         in text
     )
+    sharpness = default_config().optimizer.sharpness
+    sharpness.update(rho=0.6, rho_min=0.0, alpha=0.5, shares=4)
+    assert overview.describe_sharpness(sharpness).startswith(
+        "rho 0.6 at the peak rate, 0.0 at the lowest, alpha 0.5, 4 shares of the batch"
+    )
 
 
 def test_a_note_is_shown_if_there_is_one():

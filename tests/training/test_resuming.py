@@ -1,5 +1,6 @@
 """The values that a run goes on with: recorded ones, but for what the command line sets."""
 
+import copy
 import json
 
 import pytest
@@ -10,7 +11,7 @@ from vit_jax.config_file import chosen_keys
 from vit_jax.earlier import EARLIER
 from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.training import workdir
-from vit_jax.training.resuming import OF_THIS_START, as_recorded
+from vit_jax.training.resuming import OF_THIS_START, as_json, as_recorded, check_same_run
 
 
 def config_of(**values):
@@ -91,6 +92,55 @@ def test_every_key_that_is_not_set_is_as_it_was(resume, caplog):
             assert f"config.{key}=" in line
     assert found["best_metric"] == "eval/accuracy"
     assert found["optimizer.b1"] == 0.9
+
+
+# What makes another run, and what does not.
+IDENTITY = {
+    **{"model.depth": 3, "model.num_classes": 7, "model.head_bias": -1.0, "model.image_size": 64},
+    **{"batch_size": 8, "seed": 5, "optimizer.name": "lion", "optimizer.freeze": "x"},
+    **{"objective.name": "regression", "data.source": "fake", "data.data_dir": "/d"},
+    **{"data.train_split": "x", "data.classes": ["a"], "data.label": "x", "data.columns": "x"},
+    **{"data.held_out_fraction": 0.3, "data.holding_out": "hash", "data.fold": "1/2"},
+    **{"data.shuffle": "blocks", "data.sampling": "sqrt", "data.exclude": "x"},
+    **{"data.max_train_examples": 9},
+}
+CHANGEABLE = {
+    **{"model.dtype": "bfloat16", "model.remat": "full", "model.attention": "cudnn"},
+    **{"model.matmul_precision": "high", "model.scan_unroll": 1, "optimizer.b1": 0.1},
+    **{"optimizer.learning_rate": 7.0, "data.augmentation": "x", "data.eval_split": "x"},
+    **{"schedule.name": "constant", "total_steps": 9, "data.num_threads": 3, "note": "x"},
+}
+
+
+@pytest.fixture(scope="module")
+def recorded_run(tmp_path_factory):
+    path = epath.Path(tmp_path_factory.mktemp("run"))
+    config = config_of(
+        **{"model.remat": "none", "model.attention": "xla", "model.scan_unroll": 2},
+        **{"model.matmul_precision": "default"},
+    )
+    workdir.record_config(path, config, workdir.Inputs(64, ""), "eval/accuracy", resuming=False)
+    return path / "config.json", as_json(config)
+
+
+@pytest.mark.parametrize("key", [*IDENTITY, *CHANGEABLE])
+def test_which_keys_make_another_run(recorded_run, key, caplog):
+    path, before = recorded_run
+    now = copy.deepcopy(before)
+    value = {**IDENTITY, **CHANGEABLE}[key]
+    *sections, name = key.split(".")
+    (now[sections[0]] if sections else now)[name] = value
+    if key in CHANGEABLE:
+        check_same_run(path, now, moved=False)
+        assert f"config.{key} was" in caplog.text
+    else:
+        with pytest.raises(CheckpointError, match=rf"config\.{key}=.*, not "):
+            check_same_run(path, now, moved=False)
+    if key in ("data.source", "data.data_dir", "data.exclude"):
+        check_same_run(path, now, moved=True)
+    elif key in IDENTITY:
+        with pytest.raises(CheckpointError, match="holds a run with"):
+            check_same_run(path, now, moved=True)
 
 
 def test_a_run_on_other_data_is_another_run(resume):

@@ -24,3 +24,12 @@ def test_a_run_of_updates_with_rate_0(values, learns, caplog):
     config = config_with(**values)
     build_schedule(config, durations(config, 1000))
     assert ("NOTHING WILL BE LEARNED" in caplog.text) == (not learns)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "cooldown", "told"), [(9, 1, False), (9, 2, True), (10, 0, True), (0, 10, False)]
+)
+def test_a_run_without_room_for_its_peak(warmup, cooldown, told, caplog):
+    config = config_with(total_steps=10, warmup_steps=warmup, cooldown_steps=cooldown)
+    build_schedule(config, durations(config, 1000))
+    assert ("has no room for its warm-up" in caplog.text) == told

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from tests.stages import Setup, config_with, mesh_of
-from vit_jax.training.step import ema_keep, update_ema, with_weights
+from vit_jax.objectives import masked_autoencoder, masked_patches, mixing, self_distillation
+from vit_jax.training.state import OBJECTIVE_STREAM
+from vit_jax.training.step import STEP_STREAM, ema_keep, step_key, update_ema, with_weights
 
 GRADIENT = {
     "optimizer.name": "sgd",
@@ -244,6 +246,20 @@ def test_the_age_of_an_average_of_20000_updates(warmup, age):
 
     average, _ = jax.lax.scan(follow, {"a": jnp.float32(0)}, jnp.arange(20_000))
     np.testing.assert_allclose(20_000 - average["a"], age, atol=2)
+
+
+def test_the_first_updates_of_an_average():
+    kept = [float(ema_keep(jnp.int32(step), 0.25, warmup=True)) for step in range(4)]
+    np.testing.assert_allclose(kept, [1 / 10, 2 / 11, 3 / 12, 0.25], rtol=1e-6)
+    assert float(ema_keep(jnp.int32(0), 0.25, warmup=False)) == 0.25
+
+
+def test_each_use_of_a_seed_has_keys_of_its_own():
+    streams = (STEP_STREAM, OBJECTIVE_STREAM, mixing.STREAM, masked_patches.STREAM)
+    streams += (masked_autoencoder.STREAM, self_distillation.STREAM)
+    keys = [jax.random.key(0), *(jax.random.fold_in(jax.random.key(0), s) for s in (*streams, 0))]
+    keys += [step_key(0, jnp.int32(0)), step_key(1, jnp.int32(0)), step_key(0, jnp.int32(1))]
+    assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == 11
 
 
 def test_a_plain_average_starts_from_the_weights():

@@ -186,7 +186,19 @@ def test_without_skipping_nothing_is_said_of_it(opened, tmp_path):
     assert "data/skipped" not in records(tmp_path)[0]
 
 
+def test_the_hours_of_earlier_starts_are_added(opened, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 3, "train/device_hours": 5.0}\n')
+    log = opened(start_step=3)
+    log.add(4, metrics_of(1.0))
+    log.drain()
+    log.flush()
+    assert records(tmp_path)[-1]["train/device_hours"] >= 5.0
+
+
 def test_too_many_skipped_examples_end_the_run(opened):
+    exactly = opened(max_skipped=0.125)
+    exactly.add(1, metrics_of(1.0, skipped=8))
+    exactly.drain()
     log = opened(max_skipped=0.1)  # Of 64 examples in the first epoch: 6.
     log.add(1, metrics_of(1.0, skipped=6))
     log.drain()

@@ -1,4 +1,5 @@
 import sys
+import threading
 import time
 import types
 
@@ -47,8 +48,12 @@ def test_signs_of_life_and_0_keep_it_still(minutes, monkeypatch):
     assert not ended
 
 
-def test_a_clock_that_stood_before_does_not_count():
-    ended = []
-    with watchdog.watching(10, Clock(since=-1e6), end=ended.append):
+def test_a_clock_that_stood_before_does_not_count(monkeypatch):
+    ended, looks = [], threading.Event()
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.001)
+    clock = Clock(since=-1e6)
+    seen = type("Seen", (), {"changed": property(lambda self: looks.set() or clock.changed)})()
+    with watchdog.watching(10, seen, end=ended.append):
+        assert looks.wait(LIMIT_SECONDS)
         time.sleep(0.01)
     assert not ended

@@ -7,6 +7,7 @@ import vit_jax
 from tests.published import logits, parameters, random_model
 from vit_jax.model_file import Preprocessing
 from vit_jax.models import model_options
+from vit_jax.weights.equivalence import Form, order_classes, plain_head
 from vit_jax.weights.loading import fit_weights, read_initial_weights
 
 TINY = {
@@ -108,3 +109,38 @@ def test_a_gray_picture_is_its_rgb_copy_though_channels_are_normalised_apart(tmp
     gray = (pixels - np.float32(other.preprocessing.mean)) / np.float32(other.preprocessing.std)
     expected = logits(model, colour)
     np.testing.assert_allclose(logits(other, gray), expected, atol=1e-5 * abs(expected).max())
+
+
+def test_a_head_alone_does_what_it_did_behind_its_norm():
+    rng = np.random.default_rng(0)
+    kernel, bias, mean = rng.normal(size=(4, 3)), rng.normal(size=3), rng.normal(size=4)
+    variance, features = rng.uniform(1e-6, 2, 4), rng.normal(size=(5, 4))
+    parameters = {
+        **{"head/kernel": kernel, "head/bias": bias},
+        **{"head_norm/mean": mean, "head_norm/variance": variance},
+    }
+    head, names = plain_head(parameters)
+    assert names == ("head_norm/mean", "head_norm/variance")
+    expected = (features - mean) / np.sqrt(variance + 1e-6) @ kernel + bias
+    found = features @ head["head/kernel"] + head["head/bias"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("there", "names", "order"),
+    [
+        (("a", "b", "c"), ("c", "a", "b"), [2, 0, 1]),
+        (("a", "b", "c"), ("a", "b", "c"), None),
+        (("a", "b", "c"), ("a", "b", "d"), None),
+        (("a", "a", "b"), ("a", "b", "a"), None),  # Which of both cannot be told.
+        ((), ("a", "b", "c"), None),
+    ],
+)
+def test_columns_in_the_order_of_names(there, names, order):
+    kernel = np.arange(6.0).reshape(2, 3)
+    options = model_options("ViT-Ti/16", **{**TINY, "num_classes": 3})
+    form = Form({"head/kernel": kernel, "norm/scale": kernel}, options, there)
+    found = order_classes(form, names)
+    assert (found is form) == (order is None)
+    np.testing.assert_array_equal(found.parameters["head/kernel"], kernel[:, order or [0, 1, 2]])
+    np.testing.assert_array_equal(found.parameters["norm/scale"], kernel)

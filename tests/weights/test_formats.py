@@ -198,3 +198,84 @@ def test_a_run_that_diverged_is_not_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(native, "read_checkpoint", lambda *_: damaged)
     with pytest.raises(WeightsError, match=r"key/bias has 32 of 32 .* not finite"):
         vit_jax.load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "prefixes"),
+    [
+        ("a.weight", [""]),
+        ("module.a.weight", ["module."]),
+        ("ema_state_dict.model._orig_mod.a.weight", ["ema_state_dict.model._orig_mod."]),
+        ("vision_encoder.a.weight", ["vision_encoder."]),
+        ("module.text.a.weight", []),  # One of its parts is no wrapper's.
+        ("text.module.a.weight", []),
+        ("modulea.weight", []),
+    ],
+)
+def test_names_of_wrappers(name, prefixes):
+    assert formats.prefixes_of("a.weight", ["other", name]) == prefixes
+
+
+@pytest.mark.parametrize(
+    "prefixes",
+    [
+        ("", "model."),
+        ("ema.", "model."),
+        ("model_ema.", "model."),
+        ("ema_model.module.", "model."),
+        ("module_ema.", "module."),
+        ("teacher.backbone.", "model."),
+        ("ema.", "student.ema."),
+        ("model.", "model.module."),
+        ("model.module.", "student."),
+    ],
+)
+def test_averages_and_the_shortest_are_taken_first(prefixes):
+    assert sorted(prefixes[::-1], key=formats.preference) == [*prefixes]
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_pickles_of_every_protocol(protocol, tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(pickle.dumps({"weight": [1]}, protocol=protocol))
+    with pytest.raises(WeightsError, match="it holds Python's pickle"):
+        formats.find_reader(str(path))
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        (b"GIF89a", "a GIF picture"),
+        (b"RIFF\xff\xff", "a WebP picture"),
+        (b"BM\xff", "a BMP picture"),
+        (b"\x1f\x8b\x08", "a gzip archive"),
+        (b"\x89HDF", "an HDF5 file"),
+        (b"\x80\x06", "something else"),
+    ],
+)
+def test_what_is_taken_for_weights(head, kind, tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(head + b"\xfe" * 20)
+    with pytest.raises(WeightsError, match=f"but {kind}"):
+        formats.find_reader(str(path))
+
+
+def test_the_file_in_a_folder(tmp_path):
+    """Of one precision among others, then parts, then a single one of the safest kind."""
+    order = ["model.safetensors", "model.safetensors.index.json", "b.safetensors", "c.npz", "d.bin"]
+    order += ["e.pth", "f.pt", "g.ckpt"]
+    for name in order:
+        (tmp_path / name).write_text("")
+    for name in order:
+        assert formats.find_file(str(tmp_path)) == str(tmp_path / name)
+        (tmp_path / name).unlink()
+    for name in ("a.npz", "b.npz"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(WeightsError, match=r"several weight files, name one: a\.npz, b\.npz"):
+        formats.find_file(str(tmp_path))
+
+
+def test_how_many_tensors_are_too_many():
+    formats.check_count(["a"] * 50_000)
+    with pytest.raises(WeightsError, match="it holds 50,001 tensors"):
+        formats.check_count(["a"] * 50_001)

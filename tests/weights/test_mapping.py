@@ -6,15 +6,23 @@ import pytest
 from vit_jax.errors import WeightsError
 from vit_jax.weights import huggingface_classes, npz, state_dict, timm_table
 from vit_jax.weights.mapping import (
+    CONVOLUTION,
     DENSE,
+    GROUP_NORM,
     HEADS,
     HEADS_OUT,
+    POINTWISE,
+    POINTWISE_HEAD,
+    VECTOR,
     Row,
+    best_table,
     fill_name,
     fused_heads,
     match_name,
     read_table,
+    renamed,
     table,
+    to_float32,
     write_table,
 )
 
@@ -114,3 +122,71 @@ def test_unknown_names_are_returned_and_homeless_parameters_refused():
             {"kernel": np.ones((3, 2), np.float32), "registers": np.ones(1, np.float32)},
             options=None,
         )
+
+
+def test_layouts_of_convolutions_and_vectors():
+    weight = np.random.default_rng(0).normal(size=(2, 3, 4, 5))  # Out, in, height, width.
+    (kernel,) = CONVOLUTION.read(weight, 0)
+    assert kernel.shape == (4, 5, 3, 2)
+    assert kernel[1, 2, 0, 1] == weight[1, 0, 1, 2]
+    np.testing.assert_array_equal(CONVOLUTION.write(kernel), weight)
+    for transform in (CONVOLUTION, POINTWISE, POINTWISE_HEAD):
+        assert transform.read(weight[0, 0, 0], 0)[0].shape == transform.write(np.ones(5)).shape
+    (dense,) = POINTWISE.read(weight[:1, :1], 0)
+    np.testing.assert_array_equal(dense, weight[0, 0])
+    np.testing.assert_array_equal(POINTWISE.write(dense), weight[:1, :1])
+    (head,) = POINTWISE_HEAD.read(weight[:, :, :1, :1], 0)  # PyTorch's 1x1 convolution.
+    np.testing.assert_array_equal(head, weight[:, :, 0, 0].T)
+    np.testing.assert_array_equal(POINTWISE_HEAD.write(head), weight[:, :, :1, :1])
+    row = np.arange(3.0).reshape(1, 1, 1, 3)
+    for transform in (VECTOR, GROUP_NORM):
+        np.testing.assert_array_equal(transform.read(row, 0)[0], row[0, 0, 0])
+    assert VECTOR.write(np.ones(3)).shape == (3,)
+    np.testing.assert_array_equal(GROUP_NORM.write(row[0, 0, 0]), row)
+
+
+def test_numbers_of_four_digits():
+    assert match_name("layer.{layer}.w", "layer.1234.w") == {"layer": 1234}
+    assert match_name("layer.{layer}.w", "layer.12345.w") is None
+
+
+def test_what_is_read_is_float32():
+    halves = np.array([1.5, -2.0], np.float16)
+    assert to_float32(halves).dtype == np.float32
+    assert to_float32(np.array([1.5])).dtype == np.float32
+    counts, others = np.array([3]), np.zeros(2, "V3")
+    assert to_float32(counts) is counts
+    assert to_float32(others) is others  # Two bytes alone are bfloat16.
+    bits = np.array([0x3FC0, 0xC000], np.uint16).view("V2")
+    np.testing.assert_array_equal(to_float32(bits), [1.5, -2.0])
+    assert np.isinf(to_float32(np.array([1e300]))).all()
+
+
+def test_two_names_of_one_parameter():
+    rows = table(Row("first.{layer}", "p"), Row("second.{layer}", "p"))
+    one = np.ones(2, np.float32)
+    with pytest.raises(WeightsError, match=r"^second\.0 and first\.0 are the same parameter"):
+        read_table(rows, {"second.0": one, "first.0": one})
+    assert read_table(rows, {"second.0": one, "first.1": one}).parameters["p"].shape == (2, 2)
+    with pytest.raises(WeightsError, match=r"^a and b are the same parameter: remove one"):
+        renamed([("a", "x", one), ("c", "y", one), ("b", "x", one)])
+
+
+def test_shapes_that_cannot_be():
+    rows = table(Row("w", "kernel", HEADS))
+    with pytest.raises(
+        WeightsError, match=r"w has the impossible shape \(5, 2\) with 3 attention h"
+    ):
+        read_table(rows, {"w": np.ones((5, 2), np.float32)}, num_heads=3)
+    plain = table(Row("w", "kernel", POINTWISE_HEAD))
+    with pytest.raises(WeightsError, match=r"w has the impossible shape \(0, 2\)\.$"):
+        read_table(plain, {"w": np.ones((0, 2), np.float32)})
+    with pytest.raises(WeightsError, match="w holds int64 values"):
+        read_table(rows, {"w": np.ones((6, 2), np.int64)}, num_heads=3)
+
+
+def test_of_tables_that_know_equally_much_the_first_is_taken():
+    first, second = table(Row("a", "x"), Row("b", "y")), table(Row("a", "z"), Row("c", "y"))
+    assert best_table((first, second), ["a", "d"]) is first
+    assert best_table((second, first), ["a", "d"]) is second
+    assert best_table((first, second), ["a", "c"]) is second

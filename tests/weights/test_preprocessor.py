@@ -1,5 +1,6 @@
 """Hugging Face's `preprocessor_config.json`, against the library's definition of its keys."""
 
+import dataclasses
 import json
 import shutil
 
@@ -10,6 +11,7 @@ import vit_jax
 from tests.published import GOLDEN
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import Preprocessing
+from vit_jax.models import model_options
 from vit_jax.weights import preprocessor
 
 SIZE = (32, 32)
@@ -87,6 +89,7 @@ def test_sizes_and_crops(config, crop, resize, remark):
         (1, "bicubic", "resizes by lanczos, this package by bicubic"),
         (4, "area", "resizes by box, this package by area"),
         (0, "bilinear", "resizes by nearest, this package by bilinear"),
+        (5, "bilinear", "resizes by hamming, this package by bilinear"),
     ],
 )
 def test_interpolations(resample, interpolation, remark):
@@ -132,3 +135,37 @@ def test_one_value_for_each_channel_or_their_average(tmp_path, caplog):
     (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.2, 0.4]}))
     assert vit_jax.load_model(folder).preprocessing.mean == pytest.approx((0.3,))
     assert "Note: the pixels' mean and deviation are averages" in caplog.text
+
+
+def test_rectangles():
+    """Heights come first, and the smaller side is the one that a crop is cut from."""
+    size = {"height": 24, "width": 32}
+    found, remarks = preprocessor.read({"size": size}, (24, 32))
+    assert (found.crop, remarks) == ("resize", [])
+    assert found.rounding == "huggingface"
+    _, (remark,) = preprocessor.read({"size": size}, (32, 24))
+    assert "makes pictures of (24, 32); the model is for (32, 24)" in remark
+    crop = {"size": {"height": 40, "width": 36}, "do_center_crop": True, "crop_size": size}
+    found, _ = preprocessor.read(crop, (24, 32))
+    assert (found.crop, found.resize) == ("center", 36)
+
+
+@pytest.mark.parametrize(
+    ("interpolation", "number"), [("bilinear", 2), ("bicubic", 3), ("area", 4)]
+)
+def test_every_key_is_written(interpolation, number):
+    options = model_options("ViT-Ti/16", image_size=(32, 64), channels=2)
+    whole = Preprocessing((0.1, 0.2), (0.3,), interpolation=interpolation)
+    size = {"height": 32, "width": 64}
+    written = {
+        **{"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True},
+        **{"resample": number, "image_mean": (0.1, 0.2), "image_std": (0.3, 0.3)},
+        **{"image_processor_type": "ViTImageProcessor", "size": size},
+    }
+    assert preprocessor.write(options, whole) == written
+    centre = dataclasses.replace(whole, crop="center", resize=36)
+    assert preprocessor.write(options, centre) == {
+        **written,
+        **{"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 36}},
+        **{"do_center_crop": True, "crop_size": size},
+    }

@@ -104,7 +104,7 @@ def test_three_augment_greys_solarises_or_blurs():
         np.asarray(PICTURE.filter(ImageFilter.GaussianBlur(radius)))
         for radius in np.linspace(0.1, 2, 80).tolist()
     ]
-    counts = {"grey": 0, "solarized": 0, "blurred": 0}
+    counts, radii = {"grey": 0, "solarized": 0, "blurred": 0}, []
     for seed in range(300):
         image = three_augment(IMAGE, np.random.default_rng(seed), jitter=0)
         if np.array_equal(image, grey):
@@ -112,9 +112,13 @@ def test_three_augment_greys_solarises_or_blurs():
         elif np.array_equal(image, solarized):
             counts["solarized"] += 1
         else:
-            assert min(np.abs(image.astype(int) - blur).mean() for blur in blurs) < 0.5
+            distances = [np.abs(image.astype(int) - blur).mean() for blur in blurs]
+            assert min(distances) < 0.5
+            radii.append(np.linspace(0.1, 2, 80)[np.argmin(distances)])
             counts["blurred"] += 1
     assert min(counts.values()) > 70
+    assert max(radii) > 1.9
+    assert abs(np.median(radii) - 1.05) < 0.25
 
 
 def test_three_augment_jitters_then():
@@ -125,6 +129,43 @@ def test_three_augment_jitters_then():
             means.append(image.mean())
     assert len(means) > 8
     assert np.std(means) > 5
+
+
+def test_three_augment_leaves_the_hue():
+    red = np.zeros((4, 4, 3), np.uint8)
+    red[..., 0] = np.linspace(80, 200, 16).reshape(4, 4)
+    for seed in range(40):
+        image = three_augment(red, np.random.default_rng(seed))
+        np.testing.assert_array_equal(image[..., 1], image[..., 2])
+        assert (image[..., 0] >= image[..., 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("color_jitter", (0.4, 0.4, 0.4, 0.0)),
+        ("three_augment", (0.3,)),  # DeiT-III's.
+        ("random_erasing", (0.25, "pixel")),  # timm's.
+        ("randaug_tf", (2, 10.0)),
+        ("randaug_timm", (2, 9.0, 0.5, 0.5)),
+    ],
+)
+def test_arguments_that_are_not_given_are_those_of_the_papers(name, arguments):
+    augment = AUGMENTATIONS[name]
+    for seed in range(12):
+        plain = augment(IMAGE, np.random.default_rng(seed))
+        np.testing.assert_array_equal(
+            augment(IMAGE, np.random.default_rng(seed), *arguments), plain
+        )
+
+
+@pytest.mark.parametrize(("turn", "hue"), [(0.25, 63), (-0.25, 193), (0.5, 127), (0.101, 25)])
+def test_a_turn_of_the_hue_is_a_share_of_the_circle(turn, hue):
+    picture = Image.merge("HSV", [Image.new("L", (2, 2), level) for level in (0, 255, 200)])
+    found = augmentation._turn_hue(picture.convert("RGB"), turn)
+    levels = (hue, 255, 200)
+    expected = Image.merge("HSV", [Image.new("L", (2, 2), level) for level in levels])
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected.convert("RGB")))
 
 
 # ---------------------------------------------------------------------------- erasing
@@ -146,6 +187,44 @@ def erased_boxes(mode):
         assert (white == 255).all()
         rows, columns = ((image != 255).any((axis, 2)).nonzero()[0] for axis in (1, 0))
         yield image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def test_a_rectangle_is_erased_anywhere():
+    """From the first row and column to the last; and the rows are not as many as the columns."""
+    white, ends = np.full((12, 20, 1), 255, np.uint8), []
+    for seed in range(400):
+        image = random_erasing(white, np.random.default_rng(seed), 1.0, "const")[..., 0]
+        assert set(image[image != 255].tolist()) <= {117}, "the luminance of the mean colour"
+        rows, columns = ((image != 255).any(axis).nonzero()[0] for axis in (1, 0))
+        ends.append((rows.min(), rows.max(), columns.min(), columns.max()))
+    lowest, highest = np.min(ends, axis=0), np.max(ends, axis=0)
+    assert (lowest[[0, 2]] == 0).all()
+    assert highest[[1, 3]].tolist() == [11, 19]
+
+
+def test_noise_of_one_deviation_is_a_deviation_from_the_mean_in_each_channel():
+    rng = types.SimpleNamespace(
+        random=lambda: 0.0,
+        uniform=lambda low, high: low,
+        integers=lambda stop: 0,
+        standard_normal=np.ones,
+    )
+    for channels, expected in ((3, (182, 173, 161)), (1, (174,))):
+        image = np.zeros((40, 50, channels), np.uint8)
+        found = random_erasing(image, rng, 1.0)
+        assert tuple(found[0, 0]) == expected
+        assert (found[..., 0] > 0).sum() == round((40 * 0.3) ** 0.5) * round((40 / 0.3) ** 0.5)
+
+
+def test_erasing_in_other_channels_than_three_is_by_the_luminance():
+    floats = np.zeros((40, 50, 5), np.float32)
+    image = random_erasing(floats, np.random.default_rng(3), 1.0, "const")
+    assert np.unique(image).tolist() == [0, 117]
+    noise = [random_erasing(floats - 1, np.random.default_rng(seed), 1.0) for seed in range(40)]
+    noise = np.concatenate([image[image >= 0] for image in noise])
+    low, high = np.quantile(noise, [0.1587, 0.8413])
+    assert (high - low) / 2 == pytest.approx(57.4, abs=1.5)
+    assert np.median(noise) == pytest.approx(117, abs=2)
 
 
 def test_an_erased_rectangle_has_imagenets_mean_colour_and_timms_shape():

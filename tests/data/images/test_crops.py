@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import random_image
-from vit_jax.data.images import crops
+from vit_jax.data.images import crops, resizing
 from vit_jax.data.images.crops import CROPS, inception_box, random_resized_box
 from vit_jax.data.images.resizing import resizer
 from vit_jax.errors import ConfigError
@@ -93,6 +93,8 @@ def test_boxes_lie_anywhere(draw):
         room = 100 - boxes[:, 2 + side]
         assert abs((boxes[:, side] / room).mean() - 0.5) < 0.02
         assert boxes[:, side].min() == 0
+        reached = (boxes[:, side] == room).any()
+        assert reached == (draw is random_resized_box), "TensorFlow never draws the last offset"
 
 
 @pytest.mark.parametrize("draw", [inception_box, random_resized_box])
@@ -107,6 +109,14 @@ def test_what_is_taken_when_no_draw_fits():
     # torchvision: the largest central box of an admissible ratio.
     assert random_resized_box(rng, 12, 1000, 0.9, 1.0) == (0, 492, 12, 16)
     assert random_resized_box(rng, 1000, 12, 0.9, 1.0) == (492, 0, 16, 12)
+    for draw, count in ((inception_box, 100), (random_resized_box, 2 * 10)):
+        draws = []
+        counting = types.SimpleNamespace(
+            uniform=lambda *ends, draws=draws: draws.append(ends) or rng.uniform(*ends),
+            integers=rng.integers,
+        )
+        draw(counting, 10, 1000, 0.9, 1.0)
+        assert len(draws) == count
 
 
 # ---------------------------------------------------------------------------- crops
@@ -198,6 +208,22 @@ def test_strips_are_cut_anywhere(data, text):
     assert abs(np.mean(means) - 127.5) < 20
 
 
+def test_the_part_of_a_strip_that_is_resized():
+    """(top, left, height, width) of a strip's middle, a quarter from its top or its left end."""
+    short, box = resizing.without_excess((20, 400), (100, 2000), (6, 8), lambda: 0.25)
+    assert (short, box) == ((100, 1600), (0, 20, 20, 320))
+    short, box = resizing.without_excess((500, 4), (3000, 24), (30, 12), lambda: 0.25)
+    assert (short, box) == ((480, 24), (105, 0, 80, 4))
+    whole = resizing.without_excess((48, 2), (480, 20), (30, 12), lambda: pytest.fail("drawn"))
+    assert whole == ((480, 20), (0, 0, 48, 2))
+
+
+def test_borders_are_of_four_pixels_unless_said():
+    for name in ("pad", "simple_random"):
+        named, plain = parse(f"{name}(4)", CROPS, ""), parse(name, CROPS, "")
+        assert named[0].describe() == plain[0].describe()
+
+
 @pytest.mark.parametrize("name", CROPS)
 def test_every_crop_takes_any_image_to_the_models_size(data, name):
     text = f"{name}(16)" if name.startswith("resize_") else name
@@ -207,6 +233,11 @@ def test_every_crop_takes_any_image_to_the_models_size(data, name):
             result = crop(data, text, image, (16, 12))
             assert (result.shape, result.dtype) == ((16, 12, channels), np.uint8)
             assert name == "pad" or (result == 77).all()
+
+
+@pytest.mark.parametrize("text", ["inception(0.3, 0.3)", "random_resized(1, 1)", "resize_crop(6)"])
+def test_bounds_may_be_equal(data, text):
+    assert crop(data, text, random_image(), (6, 6)).shape == (6, 6, 3)
 
 
 @pytest.mark.parametrize(

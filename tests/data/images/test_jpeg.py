@@ -97,6 +97,26 @@ def test_orientation_in_xmp_only():
     assert open_jpeg(encode(photograph(), "JPEG", xmp=xmp), 3).orientation == 6
 
 
+@pytest.mark.parametrize("orientation", [0, 9, 300])
+def test_an_orientation_that_means_nothing_is_upright(orientation):
+    content = encode(photograph(), "JPEG", exif=with_orientation(orientation))
+    assert open_jpeg(content, 3).orientation == 1
+
+
+def test_fast_decoding_repeats_colours_of_lower_resolution():
+    content = encode(photograph(), "JPEG", subsampling="4:2:0")
+    exact, fast = (open_jpeg(content, 3, fast=fast).decode() for fast in (False, True))
+    difference = np.abs(exact.astype(int) - fast)
+    assert 0 < difference.mean() < 3
+
+
+def test_decoded_pixels_are_divided_no_more():
+    jpeg = open_jpeg(encode(photograph(40, 60), "JPEG"), 3)
+    assert (jpeg.factors, jpeg.decoded().factors) == ((8, 4, 2, 1), (1,))
+    assert jpeg.nbytes == len(jpeg.content)
+    assert jpeg.decoded().nbytes == 40 * 60 * 3
+
+
 def test_what_is_left_to_pillow():
     content = encode(photograph(), "JPEG")
     cmyk = encode(Image.fromarray(photograph()).convert("CMYK"), "JPEG")

@@ -97,6 +97,18 @@ def test_shearing_moves_each_row_or_column_in_proportion(level):
         np.testing.assert_array_equal(apply(name, level, NEAREST), expected)
 
 
+@pytest.mark.parametrize(
+    ("geometry", "resample", "fill", "grey"),
+    [(BICUBIC, Image.Resampling.BICUBIC, MEAN, 117), (NEAREST, Image.Resampling.NEAREST, 0, 0)],
+)
+def test_what_lies_between_pixels_and_outside_of_them(geometry, resample, fill, grey):
+    luminance = PICTURE.convert("L")
+    for picture, outside in ((PICTURE, fill), (luminance, grey)):
+        found = apply("Rotate", 17, geometry, picture)
+        expected = picture.rotate(17, resample=resample, fillcolor=outside)
+        np.testing.assert_array_equal(found, np.asarray(expected))
+
+
 # ---------------------------------------------------------------------------- values
 
 ENHANCEMENTS = ("Color", "Contrast", "Brightness", "Sharpness")
@@ -128,6 +140,25 @@ ENHANCEMENTS = ("Color", "Contrast", "Brightness", "Sharpness")
 def test_values_of_magnitudes(values, name, at_zero, at_half, at_one):
     drawn = [values[name](magnitude, 1) for magnitude in (0, 0.5, 1)]
     np.testing.assert_allclose(drawn, [at_zero, at_half, at_one], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "magnitude", "expected"),
+    [
+        (RANDAUG_VALUES, "Posterize", 0.9, 1),  # 3.6 is cut to 3.
+        (RANDAUG_VALUES, "Solarize", 0.99, 3),
+        (RANDAUG_VALUES, "SolarizeAdd", 0.95, 104),
+        (AUTOAUGMENT_VALUES, "Posterize", 0.7, 6),
+        (AUTOAUGMENT_VALUES, "Solarize", 0.7, 179),
+        (TRIVIAL_VALUES, "Posterize", 0.3, 6),  # 1.8 is rounded to 2.
+        (TRIVIAL_VALUES, "TranslateX", 0.9, 28),  # 28.8 is cut.
+        (TRIVIAL_VALUES, "Solarize", 0.3, 178.5),
+    ],
+)
+def test_whole_numbers_are_cut_or_rounded(values, name, magnitude, expected):
+    assert values[name](magnitude, 1) == pytest.approx(expected)
+    if name == "TranslateX":
+        assert values[name](magnitude, -1) == -expected
 
 
 @pytest.mark.parametrize(
@@ -284,3 +315,15 @@ def test_trivial_augment_applies_one_operation_at_one_of_31_magnitudes():
         assert images & set(found), name
     unchanged = sum(image == IMAGE.tobytes() for image in found)
     assert 500 / 14 * 0.5 < unchanged < 500 * 5 / 14  # Identity, and others at magnitude 0.
+
+
+def test_trivial_augment_draws_each_magnitude_and_sign(monkeypatch):
+    seen = set()
+    record = dict.fromkeys(TRIVIAL_VALUES, lambda *value: seen.add(value))
+    monkeypatch.setattr("vit_jax.data.images.pillow_policies.TRIVIAL_VALUES", record)
+    nothing = dict.fromkeys(OPERATIONS, lambda image, value, how: image)
+    monkeypatch.setattr("vit_jax.data.images.pillow_policies.OPERATIONS", nothing)
+    rng = np.random.default_rng(0)
+    for _ in range(1_000):
+        trivial_augment(IMAGE[:1, :1], rng)
+    assert seen == {(step / 30, sign) for step in range(31) for sign in (1, -1)}

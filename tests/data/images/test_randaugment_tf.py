@@ -99,3 +99,18 @@ def test_grey_equals_colour_with_equal_channels_but_for_contrasts_and_colours_ro
         of_colour = operation.apply(np.repeat(grey, 3, axis=2), argument)
         of_grey = operation.apply(grey, argument).astype(int)
         assert np.abs(of_colour - of_grey).max() <= (1 if name == "Color" else 0), name
+
+
+def test_sharpness_of_three_pixels_and_contrast_of_a_large_image():
+    image = np.random.default_rng(0).integers(0, 256, (3, 3, 1), np.uint8)
+    smooth = (
+        image.astype(float).sum() + 4 * float(image[1, 1, 0])
+    ) / 13  # The centre counts 5 times.
+    found = OPERATIONS["Sharpness"].apply(image, 0.0)
+    assert abs(int(found[1, 1, 0]) - smooth) <= 1
+    border = np.ones((3, 3), bool)
+    border[1, 1] = False
+    np.testing.assert_array_equal(found[border], image[border])
+    large = np.zeros((300, 300, 1), np.uint8)  # 300² / 256 is more than white.
+    assert (OPERATIONS["Contrast"].apply(large, 0.0) == 255).all()
+    assert (OPERATIONS["Contrast"].apply(large[:200, :160], 0.0) == 125).all()

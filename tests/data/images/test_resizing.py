@@ -107,8 +107,10 @@ def test_whole_jpegs_of_many_sizes_are_pillows(data, interpolation, shape, chann
 def test_a_great_reduction_is_left_to_pillow(data):
     content = encode(photograph(270, 360), "JPEG", quality=95)
     decoded = np.asarray(Image.open(io.BytesIO(content)))
-    resized = resizer(data)(open_picture(content, 3), (2, 2))
-    np.testing.assert_array_equal(resized, pillow(decoded, (2, 2), (0, 0, 270, 360), "bilinear"))
+    for size in ((2, 2), (180, 12), (9, 240)):  # Of one side is enough.
+        resized = resizer(data)(open_picture(content, 3), size)
+        expected = pillow(decoded, size, (0, 0, 270, 360), "bilinear")
+        np.testing.assert_array_equal(resized, expected)
 
 
 @pytest.mark.parametrize("antialias", [True, False])
@@ -139,9 +141,13 @@ def test_a_box_keeps_its_place_after_scaled_decoding(data):
 
 
 @pytest.mark.parametrize(
-    ("box_side", "factor"), [(224, 1), (671, 1), (672, 2), (1343, 2), (1344, 4), (2688, 8)]
+    ("box_side", "fast", "factor"),
+    [
+        *((224, False, 1), (671, False, 1), (672, False, 2), (1343, False, 2), (1344, False, 4)),
+        *((2688, False, 8), (559, True, 1), (560, True, 2), (1119, True, 2), (1120, True, 4)),
+    ],
 )
-def test_large_boxes_are_decoded_to_a_fraction(data, monkeypatch, box_side, factor):
+def test_large_boxes_are_decoded_to_a_fraction(data, monkeypatch, box_side, fast, factor):
     factors = []
     decode = Jpeg.decode
     monkeypatch.setattr(
@@ -150,7 +156,8 @@ def test_large_boxes_are_decoded_to_a_fraction(data, monkeypatch, box_side, fact
         lambda jpeg, *args, **kw: factors.append(args[0]) or decode(jpeg, *args, **kw),
     )
     content = encode(np.zeros((2720, 2730, 3), np.uint8), "JPEG")
-    resized = resizer(data)(open_picture(content, 3), (224, 224), (5, 6, box_side, box_side + 9))
+    picture = open_picture(content, 3, Decoding(fast=fast))
+    resized = resizer(data)(picture, (224, 224), (5, 6, box_side, box_side + 9))
     assert factors == [factor]
     assert (resized.shape, resized.max()) == ((224, 224, 3), 0)
 
@@ -197,6 +204,26 @@ def test_resample_of_tiny_images(interpolation, shape):
         image = np.full((*shape, channels), 77, np.uint8)
         resized = resample(image, (16, 12), (0, 0, *shape), interpolation)
         assert (resized.shape, resized.min(), resized.max()) == ((16, 12, channels), 77, 77)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_each_axis_has_a_filter_of_its_own(interpolation):
+    """Noise along one axis alone: filtered by the other's, it would be sampled."""
+    line = random_image(1, 180, 1)[0]
+    stripes = np.broadcast_to(line[:, None, None], (180, 30, 3))
+    for image, size in ((stripes, (30, 30)), (stripes.swapaxes(0, 1), (30, 30))):
+        image = np.ascontiguousarray(image)
+        resized = resample(image, size, (0, 0, *image.shape[:2]), interpolation)
+        expected = pillow(image, size, (0, 0, *image.shape[:2]), interpolation)
+        assert difference(resized, expected) < 3
+
+
+def test_kernels_are_pillows_and_opencvs():
+    """Keys' cubics: of Pillow with a = -1/2, of OpenCV with -3/4."""
+    pillows, _, opencvs, _ = resizing._KERNELS["bicubic"]
+    places = np.array([0, 0.5, 1, 1.5, 2])
+    np.testing.assert_allclose(pillows(places), [1, 0.5625, 0, -0.0625, 0])
+    np.testing.assert_allclose(opencvs(places), [1, 0.59375, 0, -0.09375, 0])
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])

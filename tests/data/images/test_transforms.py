@@ -1,5 +1,6 @@
 """From an image file to the array that a batch holds, in training and evaluation."""
 
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import encode, random_image, smooth_image
+from vit_jax.data.images.picture import Decoding
 from vit_jax.data.images.randaugment_tf import randaug_tf
 from vit_jax.data.images.transforms import (
     describe_training,
@@ -114,8 +116,27 @@ def test_a_strip_fills_no_memory(data, text):
 
 def test_eval_center_larger_than_the_image_is_refused(data):
     data.eval_crop, data.eval_resize = "center", 256
-    with pytest.raises(ConfigError, match=r"eval_resize=256 is smaller than the 384×384"):
-        eval_transform(preprocessing_of(data), (384, 384), 3)
+    for size in ((224, 384), (384, 224)):
+        with pytest.raises(ConfigError, match=r"eval_resize=256 is smaller than the (224×|384×)"):
+            eval_transform(preprocessing_of(data), size, 3)
+    eval_transform(preprocessing_of(data), (224, 256), 3)
+
+
+def test_images_that_would_fill_the_memory_are_refused(data):
+    data.max_image_gib = 20 * 30 * 3 / 2**30
+    assert train_transform(data, (20, 30), 3)
+    with pytest.raises(ConfigError, match=r"image_size=\(20, 31\) with 3 channels"):
+        train_transform(data, (20, 31), 3)
+
+
+def test_files_are_read_as_the_config_says(data):
+    data.update(bit_depth=12, value_range=(1.0, 9.0), dtype="float32", max_image_gib=0.25)
+    how = Decoding(2**28, 12, (1.0, 9.0), "float32")
+    assert train_transform(data, (8, 8), 3).keywords["how"] == how
+    preprocessing = preprocessing_of(data)
+    assert eval_transform(preprocessing, (8, 8), 3, 0.25).keywords["how"] == how
+    unlimited = dataclasses.replace(how, max_bytes=2**30)
+    assert eval_transform(preprocessing, (8, 8), 3).keywords["how"] == unlimited
 
 
 @pytest.mark.parametrize("crop", ["resize", "pad(0)", "simple_random(0)"])
@@ -123,7 +144,8 @@ def test_an_image_of_the_right_size_is_untouched(data, crop):
     data.train_crop, data.flip = crop, False
     image = random_image(16, 24)
     rng = np.random.default_rng(0)
-    np.testing.assert_array_equal(train_transform(data, (16, 24), 3)(image, rng), image)
+    for _ in range(8):
+        np.testing.assert_array_equal(train_transform(data, (16, 24), 3)(image, rng), image)
     np.testing.assert_array_equal(eval_transform(preprocessing_of(data), (16, 24), 3)(image), image)
 
 
@@ -177,8 +199,8 @@ def test_training_is_described_in_words(data):
     assert augmentation.startswith(
         "randaug_tf(layers=2, magnitude=15): RandAugment as in TensorFlow"
     )
-    data.flip, data.augmentation, data.repeated_augmentation = False, "", 3
-    assert describe_training(data) == [crop, "repeated 3 times in a batch, each time anew"]
+    data.flip, data.augmentation, data.repeated_augmentation = False, "", 2
+    assert describe_training(data) == [crop, "repeated 2 times in a batch, each time anew"]
 
 
 def test_what_cannot_work_is_refused_when_the_transform_is_built(data):

@@ -8,7 +8,13 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import encode, encode_npy, encode_tiff, random_image
-from vit_jax.data.images.picture import Decoding, decode, open_picture, size_in_memory
+from vit_jax.data.images.picture import (
+    Decoding,
+    _warn_of_few_bits,
+    decode,
+    open_picture,
+    size_in_memory,
+)
 from vit_jax.data.images.transforms import eval_transform, preprocessing_of, train_transform
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.model_file import Preprocessing
@@ -138,7 +144,7 @@ np.lib.format.write_array(VERSION_3, np.zeros((2, 2)), version=(3, 0))
         (encode_tiff(values_of("uint8", 5))[:40], 5, Decoding(), "damaged TIFF file"),
         (encode_tiff(values_of("uint16", 5))[:8] + bytes(900), 5, Decoding(), "damaged TIFF file"),
         (encode_tiff(values_of("uint8", 5)), 5, Decoding(max_bytes=100), "more than it may take"),
-        (encode_npy(values_of("uint8", 5)), 5, Decoding(max_bytes=100), "more than it may take"),
+        (encode_npy(values_of("uint8", 5)), 5, Decoding(max_bytes=100), "5×7 pixels.* more than it may"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named(content, channels, how, message):
@@ -157,6 +163,32 @@ def test_memory_is_told_before_decoding():
     values = values_of("float64", 8)
     assert size_in_memory(encode_tiff(values, 8)) == values.nbytes
     assert size_in_memory(encode_npy(values)) >= values.nbytes
+    for file_format in ("JPEG", "PNG"):
+        assert size_in_memory(encode(random_image(20, 30), file_format)) == 20 * 30 * 4
+    assert size_in_memory(b"nothing") == size_in_memory(values) == 0
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+def test_both_headers_of_npy_files(version):
+    file, values = io.BytesIO(), values_of("uint8", 3)
+    np.lib.format.write_array(file, values, version=version)
+    np.testing.assert_array_equal(decode(file.getvalue(), 3), values)
+
+
+def test_grey_of_sixteen_bits_in_other_formats_keeps_its_values():
+    ramp = np.arange(0, 65536, 64, dtype=np.uint16).reshape(32, 32)
+    pixels = decode(encode(ramp, "PPM"), 1, Decoding(dtype="float32"))
+    np.testing.assert_allclose(pixels[..., 0], ramp / 257, rtol=1e-6)
+
+
+def test_values_within_a_range_that_is_given_are_not_suspected(caplog):
+    _warn_of_few_bits.cache_clear()
+    values = np.arange(1000, dtype=np.uint16).reshape(20, 50, 1)
+    decode(encode_npy(values), 1, Decoding(value_range=(0.0, 1000.0)))
+    decode(encode_npy(values), 1, Decoding(bit_depth=10))
+    assert not caplog.records
+    decode(encode_npy(values), 1)
+    assert "no value above 1,023" in caplog.text
 
 
 # ---------------------------------------------------------------------------------- transforms

@@ -47,8 +47,12 @@ def folder(tmp_path, data):
 def test_a_corrupt_file_is_named(folder, data, num_workers):
     transform = train_transform(data, (4, 4), 1)
     examples = loading(folder, transform, batch_size=8, seed=0, num_workers=num_workers)
-    iterator = host_batches(examples, np.arange(8))
-    with pytest.raises(DataError, match=r"train/dog/7\.png .*position.*cannot decode"):
+    iterator = host_batches(examples, np.arange(8), start=1)
+    order = Order(10, 0).indices(np.arange(30))
+    damaged = next(index for index in range(10) if folder.name_of(index).endswith("7.png"))
+    position = 8 + int(np.flatnonzero(order[8:] == damaged)[0])
+    where = rf"\(index {damaged}, position {position}, batch {position // 8}\)"
+    with pytest.raises(DataError, match=rf"train/dog/7\.png {where}: cannot decode"):
         list(itertools.islice(iterator, 3))
 
 

@@ -38,6 +38,11 @@ def test_order_never_changes():
     assert large.tolist() == [324545, 1225250, 624962, 231524, 193227]
     blocks = Order(1000, seed=0, block=32).indices(np.arange(5))
     assert blocks.tolist() == [714, 717, 726, 734, 718]
+    drawn = np.random.Philox(np.random.SeedSequence((0, 0))).random_raw(65_536)
+    whole = Order(65_536, seed=0).indices(np.arange(65_536))
+    np.testing.assert_array_equal(whole, np.argsort(drawn), "the largest that is drawn")
+    runs = Order(32, seed=0, block=32).indices(np.arange(32))
+    np.testing.assert_array_equal(runs, Order(32, seed=0).indices(np.arange(32)))
 
 
 @pytest.mark.parametrize("size", [3, 100_000])

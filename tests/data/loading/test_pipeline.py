@@ -3,6 +3,7 @@ import functools
 import hashlib
 import itertools
 import os
+import signal
 import threading
 import time
 
@@ -104,7 +105,7 @@ def test_resuming_at_any_step(start):
 
 def test_stop():
     assert_same(take(99, start=2, stop=4), take(4)[2:])
-    assert take(99, start=4, stop=4) == []
+    assert take(99, start=4, stop=4) == take(99, start=5, stop=3) == []
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 7])
@@ -142,6 +143,22 @@ def test_large_batches_are_loaded_in_chunks():
     np.testing.assert_array_equal(batch["index"], Order(1000, 0).indices(np.arange(520)))
 
 
+@pytest.mark.parametrize(
+    ("rows", "threads", "chunks"), [(520, 3, 17), (512, 3, 16), (16, 6, 6), (4, 6, 4), (33, 1, 2)]
+)
+def test_chunks_have_32_rows_at_most(rows, threads, chunks):
+    assert pipeline.num_chunks(rows, threads) == chunks
+
+
+def test_worker_processes_leave_signals_to_the_run(monkeypatch):
+    ignored, ends = {}, []
+    monkeypatch.setattr(signal, "signal", lambda number, action: ignored.update({number: action}))
+    monkeypatch.setattr(pipeline, "end_with_parent", lambda: ends.append(True))
+    pipeline._start_worker(0, 1)
+    assert ignored == dict.fromkeys((signal.SIGINT, signal.SIGTERM), signal.SIG_IGN)
+    assert ends == [True]
+
+
 def test_random_numbers_depend_on_seed_and_position_only():
     noise = {}
     for seed, batch_size, start in ((0, 16, 0), (0, 8, 1), (1, 16, 0)):
@@ -167,7 +184,9 @@ def test_evaluation_counts_every_example_once(size, batch_size):
     assert len(found) == -(-size // batch_size)
     counted = np.concatenate([batch["index"][batch["mask"]] for batch in found])
     np.testing.assert_array_equal(counted, np.arange(size))
-    assert (found[-1]["image"][~found[-1]["mask"]] == size - 1).all()
+    padding = ~found[-1]["mask"]
+    assert (found[-1]["image"][padding] == size - 1).all()
+    assert (found[-1]["label"][padding] == (size - 1) % 2).all()
 
 
 # ---------------------------------------------------------------------------- processes

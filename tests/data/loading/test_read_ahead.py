@@ -47,11 +47,20 @@ def test_more_chunks_are_on_their_way_than_threads_decode(monkeypatch):
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_batches_are_those_of_a_local_source(num_workers):
+    asked = []
+
+    class Counted(Remote):
+        def fetch(self, indices):
+            asked.extend(indices)
+            return super().fetch(indices)
+
     def epoch(source):
-        given = loading(source, no_noise, 16, None, num_workers=num_workers)
+        given = loading(source, no_noise, 16, None, num_workers=num_workers, num_threads=1)
         return list(host_batches(given, np.arange(16), start=1))
 
-    found, expected = epoch(Remote(150)), epoch(Numbered(150))
+    remote = Remote(150) if num_workers else Counted(150)
+    found, expected = epoch(remote), epoch(Numbered(150))
+    assert num_workers or sorted(asked) == list(range(16, 150)), "nothing beyond the end"
     assert len(found) == len(expected) == 9
     for ours, theirs in zip(found, expected, strict=True):
         for key in theirs:
@@ -126,6 +135,15 @@ def test_at_first_little_is_read_ahead_for_nobody_knows_its_size():
     thread.join(LIMIT_SECONDS)
     assert ahead._next == 51
     ahead.close()
+
+
+def test_the_size_of_what_was_read():
+    array = Example(np.zeros((2, 3, 1), np.float32), 0, "")
+    assert [read_ahead._size(each) for each in (array, Example(b"123", 0, ""), OSError())] == [
+        24,
+        3,
+        0,
+    ]
 
 
 def test_an_error_of_reading_comes_when_its_chunk_is_asked_for():

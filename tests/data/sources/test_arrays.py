@@ -142,15 +142,16 @@ def test_idx_damaged(idx, damage):
 
 def test_fake(data):
     data.source = "fake"
-    data.num_train_examples, data.num_eval_examples = 21, 7
+    data.num_train_examples, data.num_eval_examples = 2100, 7
     train, test = (open_split(data, split, num_classes=10) for split in ("train", ""))
-    assert (len(train), len(test), len(train.class_names)) == (21, 7, 10)
+    assert (len(train), len(test), len(train.class_names)) == (2100, 7, 10)
     example = train[12]
     assert (example.image.shape, example.image.dtype) == ((6, 4, 3), np.uint8)
     assert example[1:] == (2, "fake/12")
     np.testing.assert_array_equal(example.image, open_split(data, num_classes=10)[12].image)
     images = {source[index].image.tobytes() for source in (train, test) for index in range(7)}
     assert len(images) == 14
+    assert (train[0].image != train[7 * 256].image).any(), "nothing repeats after 1,792 images"
 
 
 def test_fake_default_sizes_and_parts(data):

@@ -161,6 +161,24 @@ def test_what_is_no_image_in_a_tar_file_is_counted(tmp_path, data, caplog):
     )
 
 
+@pytest.mark.parametrize(
+    ("mode", "kind", "expected"),
+    [
+        ("1", "PNG", (".png", True)),
+        ("L", "JPEG", (".jpg", True)),
+        ("P", "GIF", (".gif", False)),
+        ("RGB", "TIFF", (".tif", False)),
+        ("I;16", "PNG", (".png", False)),
+    ],
+)
+def test_headers(mode, kind, expected):
+    file = io.BytesIO()
+    image = Image.new(mode, (4, 3))
+    image.save(file, kind)
+    assert contents.read_header(file.getvalue()) == expected
+    assert contents.read_header(b"nothing") is None
+
+
 def test_links_to_pipes_are_not_opened(tmp_path, data):
     root = write(tmp_path / "d", "a/1.jpg", "b/1.jpg")
     os.mkfifo(tmp_path / "pipe")

@@ -81,6 +81,25 @@ def test_every_image_is_in_one_fold(data, holding_out, count):
             assert set(parts) <= {size // count, -(-size // count)}
 
 
+def test_small_classes_spread_over_the_folds(data):
+    """Where each began at the first fold, those of two images would all fall into the same two."""
+    sizes = []
+    for number in range(1, 6):
+        data.fold = f"{number}/5"
+        sizes.append(len(names_held_out([2] * 200, data)))
+    assert sum(sizes) == 400
+    assert max(abs(size - 80) for size in sizes) < 4 * (400 * 0.2 * 0.8) ** 0.5
+
+
+def test_a_fold_by_hash_begins_with_its_lower_bound(data):
+    data.holding_out, found = "hash", []
+    pool = Pool(np.array([0.0, 0.25, 0.5, 0.75]), np.zeros(4, np.int32), ["a"])
+    for number in range(1, 5):
+        data.fold = f"{number}/4"
+        found.append(np.flatnonzero(held_out(pool, data)).tolist())
+    assert found == [[0], [1], [2], [3]]
+
+
 def test_the_only_image_of_a_class_is_in_no_fold(data):
     for number in (1, 2):
         data.fold = f"{number}/2"

@@ -158,7 +158,7 @@ def test_a_damaged_index_is_made_anew(tmp_path, scans, damage, caplog):
     elif damage == "short":
         np.save(index / "labels.npy", np.zeros(2, np.int32))
     elif damage == "no class":
-        np.save(index / "labels.npy", np.full(6, 7, np.int32))
+        np.save(index / "labels.npy", np.full(6, 2, np.int32))
     else:
         file.write_bytes(b"" if damage == "empty" else file.read_bytes()[:-5])
     assert list(list_classes(root, "", str(index_dir)).files) == before

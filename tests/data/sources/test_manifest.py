@@ -212,6 +212,9 @@ def test_several_labels(write, data, kind):
     example = source[0]
     assert example.label.dtype == np.float32
     assert example.label.tolist() == sets(source)[example.name]
+    write("path,labels\n1,sky\n2,\n")
+    assert sets(open_split(data)) == {"1": [1], "2": [0]}, "one class is enough"
+    write(text, f"list.{kind}")
     data.classes = ("tree", "cow")
     assert sets(open_split(data)) == {"1": [1, 0], "3": [1, 0], "4": [0, 1]}
 
@@ -222,6 +225,10 @@ def test_a_class_that_only_evaluation_has_is_named_with_its_line(write, data):
     with pytest.raises(
         DataError, match=r"list\.csv:4: the class 'cow' is none of the 2 classes of .*: a, b"
     ):
+        open_split(data, "")
+    rows = "".join(f"{number},cow,val\n" for number in range(3, 15))
+    write(f"path,label,split\n1,a,train\n2,b,train\n{rows}")
+    with pytest.raises(DataError, match=r"list\.csv:4: the class 'cow'"):
         open_split(data, "")
     write("path,labels,split\n1,0;1,train\n2,1,train\n3,1;2,val\n")
     with pytest.raises(DataError, match=r"list\.csv:4: the class '2' is none of the 2 classes"):
@@ -355,6 +362,11 @@ def test_several_labels_in_a_column_of_another_name(write, data, kind):
     write(text, f"list.{kind}")
     data.columns = "labels=tags"
     assert sets(open_split(data)) == {"1.jpg": [1, 1], "2.jpg": [0, 0]}
+
+
+def test_a_path_comes_before_a_file_name(write, data):
+    write("file_name,path,label\nx,1.jpg,a\ny,2.jpg,b\n")
+    assert labels(open_split(data)) == {"1.jpg": 0, "2.jpg": 1}
 
 
 @pytest.mark.parametrize(

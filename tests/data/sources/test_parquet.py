@@ -178,6 +178,9 @@ def test_labels(tmp_path, data, labels, names, numbers):
     data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
     source = open_split(data)
     assert (source.class_names, source.labels.tolist()) == (names, numbers)
+    numeric = names[0] == "0"
+    counts = [len(open_split(data, num_classes=count).class_names) for count in (1, 7)]
+    assert counts == [len(names), 7 if numeric else len(names)]
 
 
 @pytest.mark.parametrize("labels", [[["x", "y"], [], ["y"]], [[0, 1], [], [1]]])
@@ -223,6 +226,17 @@ def test_columns_of_other_names(tmp_path, data):
     data.columns = "path=scan,label=fine,split=set"
     with pytest.raises(ConfigError, match="the splits of Parquet files go by"):
         open_split(data)
+
+
+@pytest.mark.parametrize("with_statistics", [False, True])
+def test_a_row_without_bytes_does_not_make_paths_of_all(tmp_path, data, with_statistics):
+    table = rows([png(1), None, png(2)], label=pa.array([0, 1, 1]))
+    pq.write_table(table, tmp_path / "train-0.parquet", write_statistics=with_statistics)
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    source = open_split(data)
+    first, lacking, last = source.fetch([0, 1, 2])
+    assert (first.image, last.image) == (png(1), png(2))
+    assert "row 1 has no image" in str(lacking)
 
 
 @pytest.mark.parametrize("as_struct", [False, True])
@@ -287,6 +301,16 @@ def test_labels_that_are_none(tmp_path, data, labels, message):
     pq.write_table(labelled([png(1)] * 2, labels), tmp_path / "train-0.parquet")
     data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
     with pytest.raises(DataError, match=message):
+        open_split(data)
+
+
+def test_a_wrong_label_of_several_is_named_by_its_row(tmp_path, data):
+    table = rows([png(1)] * 3, tags=pa.array([[0, 1], [2], [0, 9]]))
+    kind = {"feature": CLASS, "_type": "List"}
+    table = table.replace_schema_metadata(features(image=IMAGE, tags=kind))
+    pq.write_table(table, tmp_path / "train-0.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    with pytest.raises(DataError, match="row 2 has the label 9"):
         open_split(data)
 
 

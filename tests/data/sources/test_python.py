@@ -71,6 +71,12 @@ def test_a_list(data):
     assert found == (("a9", "a10", "b"), labels)
 
 
+def test_numbers_with_a_gap_are_classes_up_to_the_highest(data):
+    pairs = [(image(0), 3), (image(1), 0)]
+    found = described(opened(data, vit_jax.as_source("gap", train=pairs)))
+    assert found == (("0", "1", "2", "3"), [(3, "train/0", 0), (0, "train/1", 1)])
+
+
 def test_torch_style(data):
     """Its labels are at hand, without an image being read."""
     source = opened(data, f"python:{__name__}:TorchStyle")
@@ -143,7 +149,9 @@ def test_images(tmp_path):
     Image.fromarray(image(3)).save(path)
     content = path.read_bytes()
     assert as_image({"bytes": None, "path": str(path)}, "") == as_image(path, "") == content
+    assert as_image({"bytes": content, "path": "gone.png"}, "") == content
     assert as_image(image(3)[..., 0], "").shape == (4, 6, 1)
+    assert as_image(Image.fromarray(image(3)).convert("L"), "").shape == (4, 6, 1)
     assert as_image(Image.fromarray(image(3)).convert("RGBA"), "").shape == (4, 6, 3)
 
 

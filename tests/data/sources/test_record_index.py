@@ -219,6 +219,7 @@ def test_a_missing_shard_is_named(shards):
 
 
 def test_a_record_of_more_than_four_gigabytes():
+    assert extents([8], [7 + (1 << 32)], "x")["length"].tolist() == [(1 << 32) - 1]
     with pytest.raises(DataError, match=r"x: the record at byte 8 is longer than 4 GiB"):
         extents([0, 8], [8, 9 + (1 << 32)], "x")
 
@@ -234,6 +235,8 @@ def test_a_file_is_read_in_blocks(tmp_path, monkeypatch):
     for start in (0, 100, 4090, 4100, 19_990):
         assert len(file.read(start, start + 10)) == 10
     assert requests == [(0, 4096), (4090, 8186), (19_990, 20_000)]
+    assert len(file.read(100, 9000)) == 8900
+    assert requests[-1] == (100, 9000), "more than a block at once"
     with pytest.raises(DataError, match="cut short"):
         file.read(19_995, 20_005)
 

@@ -124,6 +124,9 @@ def test_some_classes_may_be_called_so(caplog):
     assert not caplog.records
     check_class_names(("bus", "train", "test tube"), "here")
     assert "here: the classes train, test tube look like splits" in caplog.text
+    caplog.clear()
+    check_class_names(("bus", "train", "training ship"), "here")
+    assert not caplog.records, "both of one purpose"
 
 
 def test_a_class_folder_taken_for_a_split_is_named(tmp_path, data):
@@ -141,6 +144,8 @@ def test_a_class_folder_taken_for_a_split_is_named(tmp_path, data):
         (("Test", "train"), "extra", ""),
         (("test",), "train", ""),
         (("extra",), "val", ""),
+        (("val", "validation"), "valid", "validation"),
+        (("VALID", "Valid"), "validation", "VALID"),
     ],
 )
 def test_the_nearest_purpose_is_meant(names, asked, meant):

@@ -63,6 +63,7 @@ def test_examples(write, data):
     write(SHARDS)
     source = open_split(data)
     assert source.class_names == ("0", "1", "2")
+    assert len(open_split(data, num_classes=2).class_names) == 3, "as many as the labels say"
     assert [source[index][1:] for index in range(len(source))] == [
         (2, "train-0.tar/b.png"),
         (0, "train-0.tar/folder/a.png"),
@@ -154,13 +155,15 @@ def test_several_labels(write, data):
                 "b.cls": "1",
             },
             "1.tar": {"c.png": png(3), "c.json": '{"label": []}', "d.png": png(4), "d.cls": "3"},
+            "2.tar": {"e.png": png(5), "e.cls": "2"},  # None here has several.
         }
     )
     data.held_out_fraction = 0.0
     source = open_split(data)
-    labels = np.array([source[index].label for index in range(4)])
+    labels = np.array([source[index].label for index in range(5)])
     assert labels.dtype == np.float32
-    assert labels.tolist() == [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
+    expected = [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+    assert labels.tolist() == expected
 
 
 def test_class_folders(write, data):

@@ -127,6 +127,11 @@ def with_size(field):
     return bytes(header)
 
 
+def test_sizes_that_are_binary_numbers(walk):
+    (member,) = walk(with_size(b"\x80" + (1).to_bytes(11, "big")))
+    assert (member.name, member.stop - member.content) == ("a.jpg", 1)
+
+
 PLAIN = packed({"a.jpg": b"1" * 600, "b.jpg": b"2"})
 DAMAGED = {
     "nothing": (b"", r"cut short: it has 0 bytes and lacks the empty block"),

@@ -1,0 +1,150 @@
+"""Which images are in which shard, what they need, and what is told of them; nothing is written."""
+
+import argparse
+
+import numpy as np
+import pytest
+
+from vit_jax.data.sources.examples import Example
+from vit_jax.errors import ConfigError, DataError
+from vit_jax.prepare import __main__ as prepare
+from vit_jax.prepare.__main__ import Estimate
+from vit_jax.prepare.shards import Part, Record, Sample, _label_file, shuffled
+
+SOURCE = range(23)
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "last"), [(5, 5, range(20, 23)), (23, 1, range(23)), (24, 1, range(23))]
+)
+def test_the_parts_of_a_split(size, count, last):
+    part = Part("train", SOURCE, size)
+    assert part.num_shards == count
+    covered = [position for number in range(count) for position in part.positions(number)]
+    assert covered == [*SOURCE]
+    assert part.positions(count - 1) == last
+    assert part.shard_name(count - 1) == f"train-{count - 1:05}-of-{count:05}.tar"
+
+
+def test_the_order_is_one_shuffle_of_all():
+    whole = shuffled(SOURCE, range(23))
+    assert sorted(whole) == [*SOURCE] != whole.tolist()
+    np.testing.assert_array_equal(shuffled(SOURCE, range(7, 12)), whole[7:12])
+
+
+@pytest.mark.parametrize(("length", "size"), [(0, 512), (1, 1024), (512, 1024), (513, 1536)])
+def test_the_bytes_of_a_tar_file(length, size):
+    assert Sample(0, "x", {".jpg": bytes(length)}).num_bytes == size
+    assert Sample(0, "x", {".jpg": bytes(length), ".cls": b"1"}).num_bytes == size + 1024
+
+
+def test_labels():
+    assert _label_file(Example(b"", np.int64(7), "x")) == {".cls": b"7"}
+    several = Example(b"", np.array([0, 1, 0, 1], np.float32), "x")
+    assert _label_file(several) == {".json": b'{"label": [1, 3]}'}
+
+
+def test_how_many_images_are_in_a_shard():
+    found = [prepare.shard_size(Estimate(size, 1.0), 2) for size in (2**20, 2**20 + 1, 3e6)]
+    assert found == [2, 1, 1]  # Never none.
+
+
+def flags(**changes):
+    values = {"shorter_side": 256, "format": "webp", "quality": 80, "shard_mib": 5}
+    return argparse.Namespace(**{**values, "on_error": "skip", **changes})
+
+
+def test_what_shards_depend_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare, "digest_of", lambda source: source)
+    plan = prepare.describe_plan(flags(), {"train": "d1", "val": "d2"})
+    values = {"shorter_side": 256, "format": "webp", "quality": 80, "shard_mib": 5}
+    assert plan == {"splits": {"train": "d1", "val": "d2"}, **values, "on_error": "skip"}
+    assert prepare.read_plan(str(tmp_path), plan) == {}
+    source = type("Named", (list,), {"class_names": ("b", "a")})([1, 2, 3])
+    prepare.begin(str(tmp_path), plan, [Part("train", source, 2), Part("val", source, 3)])
+    assert prepare.read_plan(str(tmp_path), plan) == {"train": 2, "val": 3}
+    assert (tmp_path / "classes.json").read_text() == '[\n "b",\n "a"\n]'
+    for key, value in {"shorter_side": 255, "quality": 81, "splits": {"train": "d1"}}.items():
+        with pytest.raises(DataError, match=f"made otherwise: {key} differ"):
+            prepare.read_plan(str(tmp_path), {**plan, key: value})
+    (tmp_path / "prepare.json").write_text("{}")
+    with pytest.raises(DataError, match=r"prepare\.json cannot be read"):
+        prepare.read_plan(str(tmp_path), plan)
+
+
+PARTS = [Part("train", range(10), 4), Part("val", range(6), 6)]
+NEEDS = {"train": Estimate(3e9, 40.0), "val": Estimate(5e8, 100.0)}
+
+
+def test_what_is_said_before(caplog):
+    caplog.set_level("INFO")
+    prepare.describe(PARTS, NEEDS, 4, 2)
+    assert caplog.messages == [
+        "train: 10 images in 3 shards of 4, about 30 GB.",
+        "val: 6 images in 1 shards of 6, about 3 GB.",
+        # 1,000 seconds in all, a quarter of which is left, for two processes.
+        "4 of 16 images are left to write: about 2m05s with 2 processes on cores of their own.",
+    ]
+
+
+def test_the_room_on_the_disk(tmp_path, monkeypatch):
+    """Of shards that are wanted: 2 of 3 GB and 6 of half a GB."""
+    asked, free = [], iter([9e9, 9e9 - 1])
+
+    def usage(path):
+        asked.append(path)
+        return argparse.Namespace(free=next(free))
+
+    monkeypatch.setattr(prepare.shutil, "disk_usage", usage)
+    arguments = (str(tmp_path / "a" / "b"), PARTS, NEEDS, [(0, 2), (1, 0)])
+    prepare.check_space(*arguments)
+    with pytest.raises(DataError, match=r"needs about 9.0 GB more, and the disk has 9.0 GB"):
+        prepare.check_space(*arguments)
+    assert asked == [str(tmp_path)] * 2
+    prepare.check_space("memory://x", PARTS, NEEDS, [(0, 2)])
+
+
+def test_the_way_is_told_every_ten_seconds(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    times = iter([100.0, 105.0, 112.0, 122.0, 123.0])
+    monkeypatch.setattr(prepare.time, "monotonic", lambda: next(times))
+    records = [Record(f"s{n}", 10, 1, {}) for n in range(3)] + [Record("s3", 9, 1, {"x": "why"})]
+    assert prepare.follow(iter(records), 60) == records
+    assert caplog.messages == [
+        "20 of 60 images (33.3 %), 2 images/s, 24s left.",
+        "Left out: x: why",
+        "40 of 60 images (66.7 %), 2 images/s, 12s left.",
+    ]
+
+
+def test_the_end(tmp_path, capsys, caplog):
+    source = type("Named", (list,), {"class_names": ("b", "a", "c")})([1])
+    records = [Record("b.tar", 1000, 2_000_000, {"y": "why"}), Record("a.tar", 500, 10**9, {})]
+    assert prepare.finish(str(tmp_path), [Part("train", source, 1)], records) == 1
+    assert "1,500 images of 3 classes in 2 shards, 1 GB." in capsys.readouterr().out
+    assert "1 images were left out" in caplog.text
+    listed = prepare.json.loads((tmp_path / "shards.json").read_text())
+    assert listed == {
+        "wids_version": 1,
+        "shardlist": [
+            {"url": "a.tar", "nsamples": 500, "filesize": 10**9},
+            {"url": "b.tar", "nsamples": 1000, "filesize": 2_000_000},
+        ],
+        "unreadable": {"y": "why"},
+    }
+    assert prepare.finish(str(tmp_path), [Part("train", source, 1)], records[1:]) == 0
+
+
+def test_flags_and_their_defaults():
+    given, overrides = prepare.parse_flags(
+        ["--source=digits", "--output=x", "--config.data.exclude=a", "--quality=100"]
+    )
+    assert overrides == ["data.exclude=a"]
+    assert vars(given) == {
+        **{"source": "digits", "output": "x", "split": None, "num_workers": None},
+        **{"shard_mib": 128, "dry_run": False, "shorter_side": 0, "format": "", "quality": 100},
+        "on_error": "raise",
+    }
+    assert prepare.parse_flags(["--source=a", "--output=b"])[0].quality == 90
+    with pytest.raises(ConfigError, match="--quality=101: must be from 1 to 100"):
+        prepare.parse_flags(["--source=a", "--output=b", "--quality=101"])

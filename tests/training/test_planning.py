@@ -1,0 +1,72 @@
+"""What a plan computes of numbers that a compiler gives."""
+
+import collections
+import dataclasses
+import types
+
+import pytest
+
+from vit_jax.training import planning
+from vit_jax.training.planning import Bound, Memory, Plan, lower_bound, needed_bytes
+
+MEMORY = Memory(
+    parameters=1, optimizer=20, average=300, objective=4000, batch=50_000, temporaries=0, program=0
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    size: int
+
+    def bytes_sent(self, count):
+        return self.size * count
+
+
+def topology(**values):
+    known = {"devices": [None] * 4, "peak_flops": 5, "bandwidth": 7, "interconnect": 3, "kind": "x"}
+    return types.SimpleNamespace(**known | {"compiler": "cuda"} | values)
+
+
+def test_the_bound_is_of_all_chips_arithmetic_memory_and_what_they_send():
+    exchanges = collections.Counter({Exchange(6): 2, Exchange(9): 1})
+    found = lower_bound(topology(), 40, MEMORY, exchanges)
+    assert found == (40 / (4 * 5), (2 * 4321 + 50_000) / 7, (6 * 2 + 9) * 4 / 3)
+    assert found.seconds == max(found)
+    unknown = lower_bound(topology(bandwidth=None, interconnect=None), 40, MEMORY, exchanges)
+    assert (unknown, unknown.seconds) == ((2, None, None), 2)
+
+
+@pytest.mark.parametrize(("own", "network", "expected"), [(3, 2, 3), (3, 5, 5), (3, None, 3)])
+def test_the_estimate_is_the_devices_work_or_their_exchange(monkeypatch, own, network, expected):
+    monkeypatch.setattr(planning.estimate, "device_seconds", lambda program, kind: own)
+    bound = Bound(1, None, network)
+    assert planning.estimated_seconds(topology(), None, bound) == expected
+    monkeypatch.setattr(planning, "STAND_IN", "cuda")
+    assert planning.estimated_seconds(topology(), None, bound) is None
+
+
+def plan(**values):
+    known = dict.fromkeys([field.name for field in dataclasses.fields(Plan)])
+    known |= {"memory": MEMORY, "refusal": "", "capacity": 54_321, "flops": 60, "batch_size": 8}
+    known |= {"bound": Bound(2, 4, 1), "steps": 10, "peak_flops": 30}
+    return Plan(**known | values)
+
+
+def test_a_plan_fits_where_the_memory_is_just_enough():
+    assert plan().memory.total == 54_321
+    assert plan().fits
+    assert not plan(capacity=54_320).fits
+    assert not plan(refusal="no").fits
+
+
+def test_rates_are_of_the_estimate_or_else_the_bound():
+    for estimate, seconds in ((None, 4), (5, 5)):
+        found = plan(estimate=estimate)
+        assert found.images_per_second == 8 / seconds
+        assert found.mfu == 60 / seconds / 30
+        assert found.run_seconds == 10 * seconds
+
+
+def test_units_of_memory():
+    sizes = [needed_bytes(f"Used 1.5{unit} of 1G hbm") for unit in "KMGT"]
+    assert sizes == [1.5 * 1024**power for power in (1, 2, 3, 4)]
