@@ -9,6 +9,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import jaxlib.version
+import orbax.checkpoint as ocp
 import pytest
 from absl import flags
 from jax.experimental.compilation_cache import compilation_cache
@@ -24,6 +25,7 @@ os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *QUICK])
 # Tracing makes many small objects that live on: looking for garbage after every 700 of them, as by
 # default, takes a twelfth of the time.
 gc.set_threshold(50_000, 10, 10)
+SLICE_BYTES = 2**16
 flags.FLAGS.mark_as_parsed()  # Grain's worker processes read absl flags.
 
 
@@ -48,6 +50,18 @@ def _shared_compilation_cache(tmp_path_factory):
             jax.config.update(f"jax_{name}", value)
             patch.setenv(f"JAX_{name}".upper(), str(value))  # For the commands that tests start.
         compilation_cache.reset_cache()  # So that JAX looks again whether there is one.
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_arrays_are_saved_whole():
+    """Orbax lets every device write a slice of a replicated array, by a program that is compiled
+    for each shape and device: 2 s for the first save of the tiny config. Here it slices larger
+    arrays only, as `states.LARGE` has.
+    """
+    handler = ocp.type_handlers.get_type_handler(jax.Array)
+    with pytest.MonkeyPatch.context() as patch:  # Where it has another name, saving takes longer.
+        patch.setattr(handler, "_min_slice_bytes_for_replica_parallel", SLICE_BYTES, raising=False)
         yield
 
 

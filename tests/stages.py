@@ -32,6 +32,27 @@ def run_on(mesh: jax.sharding.Mesh, **values):
     return Setup(config_with(**values), mesh).run()
 
 
+DRAWN = {}
+
+
+def drawing_once(experiment):
+    """The experiment's initialiser, whose parameters are drawn once for all setups that agree on them.
+
+    Drawing them takes more to compile than a step does.
+    """
+    objective, seed = experiment.objective, experiment.config.seed
+    own = (type(objective), objective.options, objective.head_bias, experiment.config.init_teacher)
+    what = repr((experiment.config.model.name, experiment.options, own, seed))
+
+    def params(key):
+        return DRAWN[what]
+
+    if what not in DRAWN:
+        draw = jax.jit(lambda: experiment.initialize.params(jax.random.key(seed)))
+        DRAWN[what] = jax.device_get(draw())
+    return experiment.initialize._replace(params=params)
+
+
 class Setup:
     """The stages of `train.run` up to the step, on a mesh of the test's choosing."""
 
@@ -57,7 +78,7 @@ class Setup:
     def state(self):
         """The state before the first step, which the first step takes: copy it to use it again."""
         experiment = self.experiment
-        return initial_state(experiment.initialize, experiment.config.seed, experiment.state)
+        return initial_state(drawing_once(experiment), experiment.config.seed, experiment.state)
 
     def batches(self):
         return self.experiment.batches(start=0)

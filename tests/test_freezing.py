@@ -55,6 +55,7 @@ def test_exactly_the_frozen_keep_their_bits(freeze, is_frozen, axes):
         "model.width": width,
         "model.mlp_width": 4 * width,
         "model.depth": 8,
+        "model.scan_unroll": 1,  # Quicker to compile.
     }
     config = config_with(**values)
     setup = Setup(config, mesh_of(8 if axes else 1, **axes))

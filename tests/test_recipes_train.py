@@ -32,7 +32,12 @@ def fit_one_batch(**values):
     return np.array(losses)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+FOLLOWED = ("adamw", "sgd")  # The fast tests have their trajectories: `test_train.py`.
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in FOLLOWED)) for n in OPTIMIZERS]
+)
 def test_every_optimizer_learns(name):
     losses = fit_one_batch(
         total_steps=20, **{"optimizer.name": name, "optimizer.learning_rate": RATES[name]}

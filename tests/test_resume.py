@@ -16,9 +16,10 @@ from vit_jax import train
 from vit_jax.checkpoint import Checkpoints, find_checkpoint
 from vit_jax.errors import PreemptedError
 
-TOTAL_STEPS = 60
+TOTAL_STEPS = 40
 SEQUENCES = [
-    ("SIGKILL", "SIGTERM"),
+    ("SIGKILL",),  # What SIGTERM leaves: `test_main.py` and `test_multiprocess.py`.
+    pytest.param(("SIGKILL", "SIGTERM"), marks=pytest.mark.slow),
     pytest.param(("SIGTERM", "SIGKILL"), marks=pytest.mark.slow),
     pytest.param(("SIGTERM",) * 3, marks=pytest.mark.slow),
     pytest.param(("SIGKILL",) * 3, marks=pytest.mark.slow),
@@ -85,7 +86,7 @@ def stop_run(workdir, kind, at_step):
     while process.poll() is None and (
         records_file(workdir) == before or not is_past(workdir, at_step)
     ):
-        time.sleep(0.002)
+        time.sleep(0.02)
     process.send_signal(signal.Signals[kind])
     output = finish(process)
     expected_code = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 75}[kind]
@@ -94,7 +95,7 @@ def stop_run(workdir, kind, at_step):
 
 @pytest.mark.parametrize("kinds", SEQUENCES, ids="-".join)
 def test_killed_and_resumed_equals_uninterrupted(uninterrupted, tmp_path, kinds):
-    stops = sorted(random.sample(range(10, TOTAL_STEPS - 20), len(kinds)))
+    stops = sorted(random.sample(range(10, TOTAL_STEPS - 10), len(kinds)))
     for kind, at_step in zip(kinds, stops, strict=True):
         stop_run(tmp_path, kind, at_step)
     process = start_run(tmp_path)

@@ -261,7 +261,7 @@ def test_a_run_draws_by_position_wherever_it_begins():
     )
 
 
-@pytest.mark.parametrize("mixup", [0.0, 0.8])
+@pytest.mark.parametrize("mixup", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
 def test_the_loss_is_the_mean_of_weighted_losses(mixup):
     weights = tuple(float(number + 1) for number in range(10))
     """By the targets before they are smoothed: else a class would have others' weights in its own."""

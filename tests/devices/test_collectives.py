@@ -234,7 +234,16 @@ def partitioned(experiment, folder):
     return path.read_text()
 
 
-@pytest.mark.parametrize("mesh", [*MESHES, "left to the compiler"])
+PARTS = ("data", "fsdp")  # Of "both".
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        *(pytest.param(name, marks=[pytest.mark.slow] * (name in PARTS)) for name in MESHES),
+        "left to the compiler",
+    ],
+)
 def test_gradients_of_a_bfloat16_model_are_reduced_in_float32(mesh, tmp_path):
     """In the program after partitioning; the CPU's final one always does."""
     values = MESHES.get(mesh, MESHES["both"] | {"optimizer.gradient_dtype": "model"})

@@ -104,7 +104,7 @@ def test_its_parameters_are_trained_and_its_frozen_arrays_are_not(alone):
     jax.tree.map(np.testing.assert_array_equal, frozen_after, frozen)
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("accumulation", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_every_mesh_trains_alike(config, alone, accumulation):
     _, (expected, _, one), _ = alone
     config.optimizer.accumulation_steps = accumulation

@@ -67,7 +67,9 @@ def run_split(monkeypatch):
 @pytest.mark.parametrize(
     ("once", "axes"),
     [
-        (False, {"data": 2, "fsdp": 2}),
+        pytest.param(
+            False, {"data": 2, "fsdp": 2}, marks=pytest.mark.slow
+        ),  # As the others' parts.
         (False, {"fsdp": 2, "tensor": 2}),
         (True, {"data": 2, "fsdp": 2}),
     ],
@@ -101,6 +103,7 @@ SMALL = {  # Their own arrays: wide enough to be split, or as small as they can 
 
 @pytest.mark.parametrize("objective", SMALL)
 def test_an_objectives_own_blocks_and_teachers_are_gathered_too(run_split, objective):
+    """And its micro-batches come to what the whole batch does."""
     own = {f"objective.{name}": value for name, value in SMALL[objective].items()}
     values = {
         **{"model.mlp_width": 32, "total_steps": 2, "warmup_steps": 0},
@@ -108,7 +111,7 @@ def test_an_objectives_own_blocks_and_teachers_are_gathered_too(run_split, objec
         **own,
     }
     losses, _, state = run_split(mesh_of(4, fsdp=4), **values)
-    expected, _, whole = run_on(mesh_of(1), **values)
+    expected, _, whole = run_on(mesh_of(1), **(values | {"optimizer.accumulation_steps": 1}))
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     for one, other in zip(*map(jax.tree.leaves, (state.params, whole.params)), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-4)
