@@ -3,6 +3,7 @@
 import csv
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -76,6 +77,18 @@ def test_outputs_begin_at_the_means_of_the_training_targets(source, token):
     outputs = setup.experiment.network(setup.state.params, next(setup.batches())["image"])
     np.testing.assert_allclose(outputs, np.tile(means, (len(outputs), 1)), rtol=1e-5)
     assert f"outputs begin at {means[0]:.4g}, {means[1]:.4g}" in describe_run(setup.experiment)
+
+
+def test_its_key_drops_out(source):
+    setup = Setup(config_of(source, **{"model.dropout_rate": 0.5}), mesh_of(1))
+    batch = next(setup.batches())
+    params = jax.tree.map(lambda x: x + 0.1, setup.state.params)  # A new head has zeros.
+    losses = [
+        setup.experiment.objective.loss(params, {}, batch, jax.random.key(seed))[0]
+        for seed in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(losses[0], losses[1])
+    assert np.all(losses[0] != losses[2])
 
 
 def test_two_numbers_are_learned(run):

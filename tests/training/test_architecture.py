@@ -9,13 +9,20 @@ from vit_jax.models import create_model
 from vit_jax.training.architecture import with_architecture
 from vit_jax.weights.saving import save_model
 
-# Of the function, of its size and of the run.
+# Of the run, or of its head.
+OF_THE_RUN = {
+    **{"dropout_rate": 0.5, "attention_dropout_rate": 0.4, "patch_dropout_rate": 0.3},
+    **{"stochastic_depth_rate": 0.2, "stochastic_depth_schedule": "constant", "dropout_bits": 32},
+    **{"position_std": 0.5, "kernel_std": 0.3, "representation_size": 9, "head_bias": -4.0},
+    **{"dtype": "bfloat16", "matmul_precision": "highest", "attention": "joint"},
+    **{"remat": "full", "scan_unroll": 3, "num_classes": 7},
+}
+# Of the function and of its size.
 OPTIONS = {
     **{"gelu": "erf", "pooling": "average", "layer_scale": 0.1, "width": 48, "depth": 2},
     **{"image_size": (32, 48), "channels": 1, "num_registers": 2},
-    **{"dropout_rate": 0.5, "dtype": "bfloat16", "num_classes": 7, "remat": "full"},
+    **OF_THE_RUN,
 }
-OF_THE_RUN = ("dropout_rate", "dtype", "num_classes", "remat")
 
 
 def config_with(**values):

@@ -6,8 +6,9 @@ import pytest
 
 from tests.stages import Setup, config_with, mesh_of, run_on
 from vit_jax.devices import sharding
+from vit_jax.errors import ConfigError
 from vit_jax.training.exchange import on_use
-from vit_jax.training.gradients import axes_apart, in_order, interleaved
+from vit_jax.training.gradients import axes_apart, check_batch, in_order, interleaved
 
 
 def test_micro_batches_take_rows_from_all_over_the_batch():
@@ -43,6 +44,25 @@ SHARP = {"optimizer.sharpness.rho": 0.1}
 )
 def test_the_axes_along_which_devices_compute_apart(values, axes):
     assert axes_apart(config_with(**values), mesh_of(4, data=2, fsdp=2)) == axes
+
+
+@pytest.mark.parametrize(
+    ("values", "unit"),
+    [
+        ({}, 4),
+        (MICRO, 8),
+        (SHARP, 4),
+        (SHARP | {"optimizer.sharpness.shares": 3}, 12),
+        (SHARP | MICRO | {"optimizer.sharpness.shares": 4}, 16),  # data=2 has two shares each.
+        ({"optimizer.sharpness.shares": 3}, 4),  # Without SAM there are none.
+    ],
+    ids=str,
+)
+def test_devices_micro_batches_and_shares_divide_the_batch(values, unit):
+    mesh = mesh_of(4, data=2, fsdp=2)
+    check_batch(config_with(**values, batch_size=5 * unit), mesh)
+    with pytest.raises(ConfigError, match=rf"= {unit}; the nearest that is: {unit} or {2 * unit}"):
+        check_batch(config_with(**values, batch_size=unit + unit // 2), mesh)
 
 
 def test_of_blocks_kernels_alone_are_rounded_before_they_are_gathered():
