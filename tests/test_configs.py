@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import bit, digits, fashion_mnist, folder, vit
+from configs import bit, digits, fashion_mnist, few_labels, folder, vit
 from vit_jax import train
 from vit_jax.config import model_options, validate
 from vit_jax.data.dataset import open_dataset
@@ -246,3 +246,8 @@ def test_the_folder_config_takes_its_folder_and_asks_for_one(tmp_path):
     assert config.data.source == f"folder:{tmp_path}"
     with pytest.raises(ConfigError, match="Name the folder"):
         folder.get_config()
+
+
+def test_seeds_of_few_labels_share_no_image():
+    splits = [few_labels.get_config(f"scratch,30,{seed}").data.train_split for seed in (0, 1, 2)]
+    assert splits == ["train[0:30]", "train[30:60]", "train[60:90]"]

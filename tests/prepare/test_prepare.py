@@ -291,3 +291,11 @@ def test_webdataset_reads_the_shards(resized):
     source = opened(f"tar:{resized}")
     read = [source[index] for index in range(len(source))]
     assert [(image, int(label)) for image, label in pairs] == [example[:2] for example in read]
+
+
+@pytest.mark.parametrize("name", ["jpeg", "webp"])
+def test_the_quality_is_the_encoders(name):
+    pixels = load_sample_image("flower.jpg")[:96, :128]
+    sizes = [len(Rewriting(0, name, quality)(pixels).content) for quality in (40, 90, 98)]
+    assert sizes[0] < 0.7 * sizes[1]
+    assert sizes[1] < 0.7 * sizes[2]

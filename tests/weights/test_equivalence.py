@@ -114,7 +114,8 @@ def test_a_gray_picture_is_its_rgb_copy_though_channels_are_normalised_apart(tmp
 def test_a_head_alone_does_what_it_did_behind_its_norm():
     rng = np.random.default_rng(0)
     kernel, bias, mean = rng.normal(size=(4, 3)), rng.normal(size=3), rng.normal(size=4)
-    variance, features = rng.uniform(1e-6, 2, 4), rng.normal(size=(5, 4))
+    # One as small as the norm's epsilon.
+    variance, features = np.array([0.2, 1e-6, 1.5, 0.7]), rng.normal(size=(5, 4))
     parameters = {
         **{"head/kernel": kernel, "head/bias": bias},
         **{"head_norm/mean": mean, "head_norm/variance": variance},

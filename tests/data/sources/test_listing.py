@@ -60,6 +60,12 @@ def forget(index_dir):
         module._in_memory.clear()
 
 
+def test_a_split_has_the_hashes_of_the_same_folder_by_itself(tmp_path):
+    root = write_classes(tmp_path / "train")
+    below, alone = list_classes(str(tmp_path), "train/", ""), list_classes(root, "", "")
+    np.testing.assert_array_equal(np.sort(below.hashes), np.sort(alone.hashes))
+
+
 def test_an_index_spares_the_listing(tmp_path, scans, index_dir):
     root = write_classes(tmp_path / "data")
     first = list_classes(root, "", index_dir)
