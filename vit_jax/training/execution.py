@@ -100,7 +100,10 @@ def with_choices(options: ModelOptions, choices: dict[str, Choice]) -> ModelOpti
 
 
 def choose_attention(options: ModelOptions, devices: Devices) -> Choice:
-    """NVIDIA's kernel wherever it exists: on an H100 it takes a third off a step."""
+    """One product for queries, keys and values on CPUs; else NVIDIA's kernel wherever it exists.
+
+    That takes a third off a step on an H100.
+    """
     if devices.platform == CPU and not devices.splits_heads:
         return Choice(JOINT, "one wide product is quicker on a CPU")
     obstacle = cudnn_is_not_for(options, devices)
