@@ -10,7 +10,7 @@ import pytest
 import vit_jax
 from tests import tiny
 from tests.runs import read_metrics, rewound
-from tests.stages import Setup, mesh_of
+from tests.stages import Setup, mesh_of, one_device
 from vit_jax import evaluate, train
 from vit_jax.checkpoint import restore_params
 from vit_jax.devices.topology import open_topology
@@ -33,6 +33,12 @@ def save_teacher(path, *, names=tuple("0123456789"), preprocessing=None, **optio
     model.preprocessing = preprocessing or Preprocessing()
     vit_jax.save_model(model, path)
     return str(path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_one_device():
+    with one_device():
+        yield
 
 
 @pytest.fixture(scope="module")
