@@ -5,13 +5,16 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests import tiny
 from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.devices import sharding
+from vit_jax.models.registry import abstract_model
 from vit_jax.parameters import OBJECTIVE
 from vit_jax.training.experiment import make_experiment
 from vit_jax.training.state import initial_state, load_frozen
@@ -21,6 +24,18 @@ def mesh_of(num_devices: int = 8, **axes: int) -> jax.sharding.Mesh:
     config = default_config().mesh
     config.update({"data": 1, "fsdp": 1, "tensor": 1, **axes})
     return sharding.build_mesh(config, jax.devices()[:num_devices])
+
+
+def random_model(name, seed=0, **options):
+    """A model with random numbers in every array, by numpy: to draw them takes seconds to compile."""
+    structure, params = nnx.split(abstract_model(name, **options))
+    rng = np.random.default_rng(seed)
+
+    def fill(path, leaf):
+        around = "scale" in str(path[-2:])  # Of a norm: around 1.
+        return jnp.asarray(around + rng.normal(0, 0.2, leaf.shape), leaf.dtype)
+
+    return nnx.merge(structure, jax.tree_util.tree_map_with_path(fill, params))
 
 
 @contextlib.contextmanager
