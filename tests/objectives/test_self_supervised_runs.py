@@ -10,7 +10,7 @@ from PIL import Image
 import vit_jax
 from tests import tiny
 from tests.runs import read_metrics, rewound
-from tests.stages import Setup, mesh_of, one_device
+from tests.stages import Setup, config_with, mesh_of, one_device
 from vit_jax import evaluate, main, predict, train
 from vit_jax.checkpoint import restore_params
 from vit_jax.errors import ConfigError
@@ -36,6 +36,7 @@ def make_config(name):
     config.objective.name = name
     config.objective.update(OPTIONS[name])
     config.total_steps, config.eval_every_steps, config.schedule.name = 4, 2, "constant"
+    config.model.depth = 1
     config.checkpoint_every_steps, config.keep_checkpoints = 2, 2
     return config
 
@@ -83,6 +84,15 @@ def test_it_measures_itself(whole):
     assert (b"eval/pictures" in events) == (name != "self_distillation")
 
 
+@pytest.mark.parametrize(
+    "whole",
+    [  # One without a state, with all evaluators; one with a state; the third is as the first.
+        "masked_patches",
+        pytest.param("masked_autoencoder", marks=pytest.mark.slow),
+        "self_distillation",
+    ],
+    indirect=True,
+)
 def test_it_is_evaluated_without_a_head(whole, tmp_path):
     name, folder = whole
     of_features = name == "masked_patches"  # They know nothing of the objective: one will do.
@@ -176,7 +186,7 @@ def test_its_model_fine_tunes_without_what_was_its_own(whole, caplog):
     model = vit_jax.load_model(folder)
     assert model.options.num_classes == 0
     assert f"skipped  {OWN[name]}" in caplog.text
-    setup = Setup(tiny.get_config(), mesh_of(1))
+    setup = Setup(config_with(**{"model.depth": 1}), mesh_of(1))
     options = setup.experiment.options
     params, report = fit_weights(
         read_initial_weights(folder, options), options, setup.abstract.params
