@@ -14,7 +14,6 @@ from vit_jax.devices import sharding
 from vit_jax.errors import CheckpointError
 from vit_jax.parameters import layer_names, named_leaves
 
-
 SIZES = ("image_size", "channels", "width", "depth", "num_heads", "mlp_width")
 
 
