@@ -12,7 +12,7 @@ from flax import nnx
 import vit_jax
 from tests import tiny
 from tests.runs import read_metrics, rewound
-from tests.stages import Setup, mesh_of, one_device, random_model
+from tests.stages import Setup, mesh_of, random_model
 from vit_jax import evaluate, train
 from vit_jax.checkpoint import restore_params
 from vit_jax.devices import sharding
@@ -38,12 +38,6 @@ def save_teacher(path, *, names=tuple("0123456789"), preprocessing=None, **optio
 def answers(path, images):
     """The logits of a saved model for normalised images."""
     return np.float64(nnx.jit(lambda model, x: model(x))(vit_jax.load_model(path), images))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _on_one_device():
-    with one_device():
-        yield
 
 
 @pytest.fixture(scope="module")

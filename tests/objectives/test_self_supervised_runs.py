@@ -10,7 +10,7 @@ from PIL import Image
 import vit_jax
 from tests import tiny
 from tests.runs import read_metrics, rewound
-from tests.stages import Setup, config_with, mesh_of, one_device
+from tests.stages import Setup, config_with, mesh_of
 from vit_jax import evaluate, main, predict, train
 from vit_jax.checkpoint import restore_params
 from vit_jax.errors import ConfigError
@@ -39,12 +39,6 @@ def make_config(name):
     config.model.depth = 1
     config.checkpoint_every_steps, config.keep_checkpoints = 2, 2
     return config
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _on_one_device():
-    with one_device():
-        yield
 
 
 @pytest.fixture(scope="module", params=OPTIONS)
