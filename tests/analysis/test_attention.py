@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import vit_jax
+from tests.stages import random_model
 from vit_jax.analysis import attention_distance, attention_maps, attention_rollout, captured
 from vit_jax.analysis.attention import rolled_out
 from vit_jax.analysis.captured import MEMORY_BYTES, chunk_size
@@ -18,7 +19,7 @@ GRID = (3, 4)
 
 
 def make_model(**options):
-    model = vit_jax.create_model("ViT-Ti/16", seed=1, **{**SIZES, **options})
+    model = random_model("ViT-Ti/16", seed=1, **{**SIZES, **options})
     sharpen(model.blocks.attention, 6)
     if "attention" in options.values():
         sharpen(model.attention_pooling.attention, 6)
