@@ -22,7 +22,7 @@ SMALL_HEAD = {"prototypes": 32, "head_width": 16, "bottleneck_width": 8, "local_
 OPTIONS = {
     "masked_patches": {},
     "masked_autoencoder": SMALL_DECODER,
-    "self_distillation": {**SMALL_HEAD, "local_size": 4},
+    "self_distillation": {**SMALL_HEAD, "local_views": 0},  # Of local ones is `test_self_distillation`.
 }
 OWN = {
     "masked_patches": "objective/mask",
