@@ -10,7 +10,7 @@ from PIL import Image
 import vit_jax
 from tests import tiny
 from tests.runs import read_metrics, rewound
-from tests.stages import Setup, config_with, mesh_of
+from tests.stages import Setup, config_with, mesh_of, random_model
 from vit_jax import evaluate, main, predict, train
 from vit_jax.checkpoint import restore_params
 from vit_jax.errors import ConfigError
@@ -22,7 +22,10 @@ SMALL_HEAD = {"prototypes": 32, "head_width": 16, "bottleneck_width": 8, "local_
 OPTIONS = {
     "masked_patches": {},
     "masked_autoencoder": SMALL_DECODER,
-    "self_distillation": {**SMALL_HEAD, "local_views": 0},  # Of local ones is `test_self_distillation`.
+    "self_distillation": {
+        **SMALL_HEAD,
+        "local_views": 0,
+    },  # Of local ones is `test_self_distillation`.
 }
 OWN = {
     "masked_patches": "objective/mask",
@@ -111,7 +114,7 @@ def test_it_is_evaluated_without_a_head(whole, tmp_path):
 def test_a_model_without_a_head_is_refused_where_classes_are_needed(tmp_path, capsys):
     model, picture = tmp_path / "model.npz", tmp_path / "picture.png"
     options = {"width": 8, "depth": 1, "num_heads": 1, "mlp_width": 8, "num_classes": 0}
-    vit_jax.save_model(vit_jax.create_model("ViT-Ti/4", image_size=8, channels=1, **options), model)
+    vit_jax.save_model(random_model("ViT-Ti/4", image_size=8, channels=1, **options), model)
     Image.new("L", (8, 8)).save(picture)
     measured = [str(model), "--source=digits"]
     for command, arguments in (
