@@ -145,8 +145,7 @@ def make_plan(
     """Compiles the train step of `config` for the devices of `topology`.
 
     Args:
-      config: of the run.
-      topology: the devices.
+      config, topology: of the run.
       changes: "KEY=VALUE" of the config, beyond what was asked for.
       dataset: as of `open_data`, for plans that share it; None: opened here.
 
@@ -156,8 +155,7 @@ def make_plan(
     config_lib.validate(config)
     config = with_architecture(config, cached_only=True)
     mesh = sharding.build_mesh(config.mesh, topology.devices)
-    if dataset is None:
-        dataset = open_data(config)
+    dataset = open_data(config) if dataset is None else dataset
     experiment = make_experiment(config, mesh, dataset, platform=topology.platform)
     state, frozen, batch = experiment.state, experiment.frozen, experiment.batch
 
