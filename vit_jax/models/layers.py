@@ -201,7 +201,8 @@ def joint(layers: Sequence[nnx.LinearGeneral], x: jax.Array) -> list[jax.Array]:
     """
     first = layers[0]
     kernel = jnp.concatenate([layer.kernel[...] for layer in layers], 1)
-    bias = jnp.concatenate([layer.bias[...] for layer in layers]) if first.use_bias else None
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    bias = jnp.concatenate([bias[...] for bias in biases]) if biases else None
     x, kernel, bias = first.promote_dtype((x, kernel, bias), dtype=first.dtype)
     y = jnp.tensordot(x, kernel, 1)
     return jnp.split(y if bias is None else y + bias, len(layers), -2)
