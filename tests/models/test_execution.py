@@ -180,6 +180,21 @@ def test_remat_keeps_less_for_the_backward_pass(name):
     assert full < dots < none
 
 
+def test_a_cpu_needs_less_memory_with_remat_in_a_loop():
+    """As `execution.choose_scan_unroll` has it; without a loop its compiler undoes remat."""
+    options = FAMILIES["ViT-B/16"] | {"depth": 6}
+
+    def temporaries(**execution):
+        model = abstract_model("ViT-B/16", **options, **execution)
+        arguments = *nnx.split(model), random_images(model.options)
+        compiled = logits_and_gradients.lower(*arguments).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    kept = temporaries(remat="none", scan_unroll=6)
+    assert temporaries(remat="dots", scan_unroll=1) < kept / 2
+    assert temporaries(remat="full", scan_unroll=1) < kept / 3
+
+
 @pytest.mark.parametrize("remat", ["none", "dots"])
 def test_of_a_bfloat16_model_no_float32_tokens_are_kept(remat):
     """Nor hidden activations: of each row a norm keeps two numbers, and the softmax its weights."""
