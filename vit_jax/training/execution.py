@@ -138,13 +138,14 @@ def choose_remat(options: ModelOptions, devices: Devices) -> Choice:
 def choose_scan_unroll(options: ModelOptions, devices: Devices) -> Choice:
     """All blocks where nothing is gained by a loop; on a TPU the loop is as fast.
 
-    Without a loop a CPU's compiler finds what is computed again to be what was computed before, and keeps it.
+    Without a loop the compilers for CPUs and GPUs find what is computed again to be what was computed before,
+    and keep it.
     """
     depth: int = options.depth  # type: ignore[attr-defined]
     if devices.platform == TPU:
         return Choice(1, "a TPU's loop is as fast, and compiles sooner")
-    if devices.platform == CPU and options.remat not in (AUTO, NONE):
-        return Choice(1, f"without a loop a CPU keeps what remat {options.remat} recomputes")
+    if options.remat not in (AUTO, NONE, choose_remat(options, devices).value):
+        return Choice(1, f"without a loop what remat {options.remat} recomputes would be kept")
     if devices.platform == CPU:
         return Choice(depth, "no copies into the loop's stack")
     needed = UNROLLED_SHARE * devices.rows * kept_bytes(options)
