@@ -45,7 +45,9 @@ def changed_names(before, after):
 @pytest.mark.parametrize(
     ("freeze", "is_frozen", "axes"),
     [
-        ("^(?!head/)", lambda name: not name.startswith("head/"), {}),
+        pytest.param(  # As the probe below.
+            *("^(?!head/)", lambda name: not name.startswith("head/"), {}), marks=pytest.mark.slow
+        ),
         ("blocks/0[01]/", lambda name: "blocks/00" <= name < "blocks/02", {"fsdp": 2}),
         (
             "blocks/01/attention|bias$",

@@ -15,7 +15,10 @@ from vit_jax.optimizer.schedules import make_schedule
 
 STEPS = 5
 SCHEDULE = make_schedule("cosine", base=0.1, total_steps=STEPS, warmup_steps=2)
-OPTIONS = [{}, {"weight_decay": 0.3}, {"clip": 1.0}, {"weight_decay": 0.1, "clip": 0.5}, "own"]
+# Both, with the default decays, and neither, with others, are fast: they see what each alone does.
+EACH_ALONE = [{}, {"weight_decay": 0.3}, {"clip": 1.0}]
+OPTIONS = [{"weight_decay": 0.1, "clip": 0.5}, "own"]
+OPTIONS += [pytest.param(options, marks=pytest.mark.slow) for options in EACH_ALONE]
 OWN = {"sgd": {"momentum": 0.5}, "lars": {"momentum": 0.5}}  # Others have two decays.
 
 
