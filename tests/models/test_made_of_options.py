@@ -1,0 +1,196 @@
+"""Every layer is made as the model's options say: none keeps a default of its own."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.models.filled import random_images
+from tests.models.test_execution import equations
+from vit_jax.models import abstract_model, model_options, vit
+from vit_jax.models.axial import RelativeAttention
+from vit_jax.models.base import ImageClassifier, mean_pool
+from vit_jax.models.dropout import THREEFRY
+from vit_jax.models.layers import MLP, Attention
+from vit_jax.models.norms import LayerNorm
+from vit_jax.models.patches import PatchEmbedding
+from vit_jax.models.positions import learned_positions, on_another_grid, position_table, sincos_2d
+from vit_jax.models.resnet import GroupNorm, StandardizedConv, standardize
+from vit_jax.models.vit import VisionTransformer
+
+TOKENS = {"width": 16, "depth": 1, "mlp_width": 24, "image_size": 32, "norm_epsilon": 0.125}
+VIT = {**TOKENS, "num_heads": 2, "dropout_rate": 0.25, "attention_dropout_rate": 0.375}
+VIT |= {"dropout_bits": THREEFRY, "gelu": "quick", "pooling": "attention"}
+NORMS = {"pre_norm": True, "attention_norm": True, "mlp_norm": True, "query_key_norm": True}
+STEM = {"stem_depths": (1,), "stem_width_factor": 0.5, "patch_size": 2}
+STEM |= {"stem_group_norm_epsilon": 0.125, "stem_kernel_epsilon": 0.25}
+RESNET = {"image_size": 32, "stage_depths": (1,), "width_factor": 0.5}
+RESNET |= {"group_norm_epsilon": 0.125, "kernel_epsilon": 0.25}
+FAMILIES = [
+    ("R50+ViT-B/16", {**VIT, **NORMS, **STEM, "mlp": "swiglu", "representation_size": 8}),
+    ("ViT-B/16", {**VIT, **NORMS, "patch_size": 8}),
+    ("BiT-R50x1", RESNET),
+    ("AxialResNet50", RESNET),
+    ("Mixer-B/16", {**TOKENS, "token_mlp_width": 8, "patch_size": 8, "gelu": "quick"}),
+]
+EXACT = {("head",), ("pre_logits",)}  # In float32 whatever the model computes in.
+
+
+@pytest.mark.parametrize(("name", "options"), FAMILIES, ids=[name for name, _ in FAMILIES])
+def test_the_options_reach_every_layer(name, options):
+    seen = set()
+    for path, layer in nnx.iter_graph(abstract_model(name, **options, dtype="bfloat16")):
+        if isinstance(layer, LayerNorm | GroupNorm):
+            assert layer.epsilon == 0.125, path
+        elif isinstance(layer, StandardizedConv):
+            assert layer.epsilon == 0.25, path
+        elif isinstance(layer, MLP):
+            assert layer.gelu == "quick", path
+            rate = 0.25 if path[0] == "blocks" and not name.startswith("Mixer") else 0
+            assert layer.dropout_rate == rate, path
+            assert layer.dropout_bits == THREEFRY or not rate, path
+        elif isinstance(layer, Attention):
+            assert (layer.dropout_rate, layer.dropout_bits) == (0.375, THREEFRY), path
+        elif not isinstance(layer, nnx.Linear | nnx.LinearGeneral | PatchEmbedding):
+            continue
+        if hasattr(layer, "dtype"):
+            wanted = jnp.dtype("float32" if path in EXACT else "bfloat16")
+            assert jnp.dtype(layer.dtype or "float32") == wanted, path
+        seen.add(type(layer))
+    assert len(seen) >= 3
+
+
+def hashes(**options):
+    """How often a training step's forward pass draws a dropout of hashed positions."""
+    model = abstract_model("ViT-B/16", **{**VIT, "patch_size": 8, **options})
+    graphdef, state = nnx.split(model)
+    program = jax.make_jaxpr(
+        lambda state, images: nnx.merge(graphdef, state)(images, key=jax.random.key(0))
+    )
+    found = program(state, random_images(model.options))
+    return len(list(equations(found.jaxpr, "optimization_barrier")))
+
+
+def test_each_dropout_has_the_bits_that_are_asked_for():
+    """After the positions; on the weights, after the attention, and twice in the MLP."""
+    assert hashes(dropout_bits=16) == 5
+    assert hashes(dropout_bits=THREEFRY) == 0
+
+
+def test_what_is_random_before_the_blocks_and_in_them_has_keys_of_its_own(monkeypatch):
+    keys = []
+
+    def seen(function):
+        return lambda *given: keys.extend(x for x in given if is_key(x)) or function(*given)
+
+    def is_key(x):
+        return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+    monkeypatch.setattr(vit, "dropout", seen(lambda x, *_: x))
+    monkeypatch.setattr(vit, "drop_patches", seen(lambda x, *_: x))
+    monkeypatch.setattr(VisionTransformer, "encode", seen(lambda _, x, *rest: (x, {})))
+    graphdef, state = nnx.split(abstract_model("ViT-B/16", **VIT, patch_size=8))
+    model = nnx.merge(graphdef, jax.tree.map(lambda leaf: np.zeros(leaf.shape, "f4"), state))
+    monkeypatch.setattr(VisionTransformer, "pool", lambda _, x: x)
+    model.features(random_images(model.options), jax.random.key(3), lambda x: x, ())
+    words = {tuple(jax.random.key_data(key).tolist()) for key in [*keys, jax.random.key(3)]}
+    assert (len(keys), len(words)) == (3, 4)
+
+
+@pytest.mark.parametrize("preactivation", [False, True])
+def test_epsilons_of_a_resnet_are_added_to_variances(preactivation):
+    """Large ones, and each form's own of kernels that hardly vary."""
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(1, 2, (2, 3, 2, 64)), rng.normal(1, 0.5, (3, 3, 4, 2))
+    options = model_options("BiT-R50x1", group_norm_epsilon=0.5, preactivation=preactivation)
+    groups = x.reshape(2, 6, 32, 2)
+    mean, variance = groups.mean((1, 3), keepdims=True), groups.var((1, 3), keepdims=True)
+    expected = ((groups - mean) / np.sqrt(variance + 0.5)).reshape(x.shape)
+    norm = GroupNorm(64, options)
+    np.testing.assert_allclose(norm(jnp.float32(x)), expected, atol=1e-5)
+    # Of what does not vary, rounding may make the difference of squares negative.
+    constant = jnp.full((1, 7, 64), 1234.567, jnp.float32)
+    assert np.isfinite(GroupNorm(64, model_options("BiT-v1-R50x1"))(constant)).all()
+
+    def standardized(kernel, epsilon, outside=0.0):
+        centred = kernel - kernel.mean((0, 1, 2))
+        return centred / (np.sqrt(centred.var((0, 1, 2)) + epsilon) + outside)
+
+    found = standardize(jnp.float32(kernel), preactivation, 0.5)
+    np.testing.assert_allclose(found, standardized(kernel, 0.5), atol=1e-5)
+    small = 1e-5 * (kernel - kernel.mean((0, 1, 2)))
+    own = (1e-10, 0.0) if preactivation else (0.0, 1e-5)
+    found = standardize(jnp.float32(small), preactivation)
+    np.testing.assert_allclose(found, standardized(small, *own), rtol=1e-3, atol=1e-4)
+
+
+def test_position_tables_begin_with_the_spread_that_is_asked_for():
+    grid = {"grid": (40, 50), "num_patches": 2000, "num_prefix_tokens": 1, "prefix_positions": True}
+    given = {"width": 32, "num_heads": 2, "position_std": 3.0, "dtype": "float32", **grid}
+    given |= {"attention_dropout_rate": 0.0, "dropout_bits": 16, "attention": "xla"}
+    one, two = (
+        learned_positions(types.SimpleNamespace(positions=kind, **given), nnx.Rngs(0))
+        for kind in ("learned_1d", "learned_2d")
+    )
+    attention = Attention(types.SimpleNamespace(**given), nnx.Rngs(0), relative_length=100)
+    for table in (one, two.columns, two.rows, attention.relative_positions):
+        assert np.std(table[...]) == pytest.approx(3, rel=0.1)
+
+
+def test_axial_attention_has_the_length_of_its_axis():
+    """Rows of 12 elements, columns of 8; the spread of positions is that of a head."""
+    sizes = {"image_size": (32, 48), "width_factor": 0.5, "stage_depths": (1,), "num_heads": 2}
+    unit = abstract_model("AxialResNet50", **sizes).trunk.stage1["unit01"]
+    assert unit.row_attention.relative_positions.shape == (23, 32)
+    assert unit.column_attention.relative_positions.shape == (15, 32)
+    options = model_options("AxialResNet50", **sizes)
+    table = RelativeAttention(400, 32, options, nnx.Rngs(0)).relative_positions[...]
+    assert np.std(table) == pytest.approx(0.25, rel=0.05), "1 / √(32 / 2)"
+
+
+def test_embeddings_of_a_layer_leave_out_all_that_are_no_patches():
+    """In float32; of the last block they are normalised, if the norm is not behind the pooling."""
+    blocks = jnp.arange(3 * 2 * 6 * 4, dtype=jnp.bfloat16).reshape(3, 2, 6, 4)
+    model = types.SimpleNamespace(
+        options=types.SimpleNamespace(has_class_token=True, num_prefix_tokens=3),
+        outputs=lambda images, capture: {"block_outputs": blocks},
+        normalize_tokens=lambda tokens: tokens + 1000,
+    )
+    found = ImageClassifier.embed(model, None, "patches", -3)
+    assert found.dtype == jnp.float32
+    np.testing.assert_array_equal(found, blocks[0, :, 3:])
+    np.testing.assert_array_equal(
+        ImageClassifier.embed(model, None, "class_token", 2), blocks[2, :, 0]
+    )
+    found = ImageClassifier.embed(model, None, "mean")
+    np.testing.assert_array_equal(found, mean_pool(blocks[2, :, 3:] + 1000))
+    model = types.SimpleNamespace(options=types.SimpleNamespace(norm_after_pooling=False))
+    assert ImageClassifier.normalize_tokens(model, 5) == 5, "it has none"
+    model.norm = lambda tokens: -tokens
+    assert ImageClassifier.normalize_tokens(model, 5) == -5
+    model.options.norm_after_pooling = True
+    assert ImageClassifier.normalize_tokens(model, 5) == 5
+
+
+def test_a_fixed_table_on_an_oblong_grid_and_a_learned_one_on_another():
+    """Columns change first; the rows of a class token and a register stay on another grid."""
+    options = types.SimpleNamespace(positions="sincos_2d", grid=(2, 3), width=8, num_tokens=8)
+    found = np.asarray(position_table(None, options))
+    assert not found[0, :2].any()
+    np.testing.assert_array_equal(found[0, 2:], sincos_2d(2, 3, 8)[0])
+    np.testing.assert_allclose(found[0, 4, ::2][[0, 2]], [np.sin(2), 0], atol=1e-6)
+    table = np.random.default_rng(0).normal(size=(1, 2 + 12, 5)).astype(np.float32)
+    found = on_another_grid(jnp.asarray(table), 2, (3, 4), (2, 2))
+    np.testing.assert_array_equal(found[:, :2], table[:, :2])
+    # Keys' cubic kernel, a = -1/2, halfway: -1/16, 9/16, 9/16, -1/16; of what lies outside nothing.
+    columns = np.float32([[9, 9, -1, 0], [0, -1, 9, 9]])
+    columns /= columns.sum(1, keepdims=True)
+    x = np.abs(np.float32([[0.25], [1.75]]) - np.arange(3))
+    near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+    rows = np.where(x <= 1, near, np.where(x < 2, far, 0))
+    rows /= rows.sum(1, keepdims=True)
+    expected = np.einsum("ir,jc,rcd->ijd", rows, columns, table[0, 2:].reshape(3, 4, 5))
+    np.testing.assert_allclose(found[0, 2:], expected.reshape(4, 5), atol=1e-5)
