@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.models.filled import random_images
+from tests.models.filled import filled_model, random_images
 from tests.models.test_execution import equations
 from vit_jax.models import abstract_model, model_options, vit
 from vit_jax.models.axial import RelativeAttention
@@ -194,3 +194,32 @@ def test_a_fixed_table_on_an_oblong_grid_and_a_learned_one_on_another():
     rows /= rows.sum(1, keepdims=True)
     expected = np.einsum("ir,jc,rcd->ijd", rows, columns, table[0, 2:].reshape(3, 4, 5))
     np.testing.assert_allclose(found[0, 2:], expected.reshape(4, 5), atol=1e-5)
+
+
+def test_tokens_of_images_of_another_size_get_the_table_on_their_grid():
+    """As local views in self-distillation; rows of tokens that are no patches stay."""
+    model = filled_model("ViT-B/16", **TOKENS, num_heads=2, num_registers=2, patch_size=8)
+    patches = np.random.default_rng(0).normal(size=(2, 6, 16)).astype(np.float32)
+    table = model.position_table((2, 3))
+    assert table.shape == (1, 3 + 6, 16)
+    np.testing.assert_array_equal(table[:, :3], model.position_embedding[:, :3])
+    found = model.embed_sequence(patches, grid=(2, 3))
+    prefix = np.concatenate([model.class_token[...], model.registers[...]], 1).repeat(2, 0)
+    expected = np.concatenate([prefix, patches], 1) + table
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("final_norm", [False, True])
+def test_a_norm_after_the_pooling_is_of_float32_if_there_is_one(final_norm):
+    options = {"pooling": "average", "norm_after_pooling": True, "final_norm": final_norm}
+    sizes = {**TOKENS, "num_heads": 2, "patch_size": 8, "dtype": "bfloat16"}
+    model = filled_model("ViT-B/16", **sizes, **options)
+    tokens = jnp.asarray(np.random.default_rng(0).normal(size=(2, 16, 16)), jnp.bfloat16)
+    mean = np.float32(tokens).mean(1)
+    if final_norm:
+        centred = mean - mean.mean(-1, keepdims=True)
+        mean = centred / np.sqrt(centred.var(-1, keepdims=True) + 0.125)
+        mean = mean * model.norm.scale[...] + model.norm.bias[...]
+    found = model.pool(tokens)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, mean, atol=1e-5)

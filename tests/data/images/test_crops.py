@@ -253,3 +253,17 @@ def test_bounds_may_be_equal(data, text):
 def test_impossible_crops_are_named(data, text, message):
     with pytest.raises(ConfigError, match=message):
         crop(data, text, random_image(), (6, 6))
+
+
+@pytest.mark.parametrize("crop", ["inception", "random_resized"])
+def test_boxes_have_the_areas_that_are_asked_for(crop):
+    """Both ends of the range: of a hundred boxes some come near each, none lies beyond."""
+    image, rng, areas = np.zeros((100, 120, 3), np.uint8), np.random.default_rng(0), []
+
+    def resize(image, size, box):
+        areas.append(box[2] * box[3] / (100 * 120))
+
+    for _ in range(100):
+        CROPS[crop](image, rng, (8, 8), resize, min_area=0.2, max_area=0.3)
+    assert 0.19 < min(areas) < 0.21
+    assert 0.29 < max(areas) < 0.31

@@ -276,3 +276,15 @@ def test_what_is_said_of_a_runs_images_is_what_its_config_says(data):
         dataclasses.replace(expected, crop="resize", resize=1), (8, 12), 1
     ).keywords
     assert made["smaller_side"] is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "is_for"), [("uint8", 1, True), ("uint8", 3, True), ("uint8", 2, False)]
+)
+def test_augmentations_are_for_grey_and_rgb(data, dtype, channels, is_for):
+    data.update(dtype=dtype, augmentation="color_jitter")
+    if is_for:
+        assert train_transform(data, (8, 8), channels)
+        return
+    with pytest.raises(ConfigError, match="color_jitter is for grey and RGB of 8 bits, not for 2"):
+        train_transform(data, (8, 8), channels)
