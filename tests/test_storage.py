@@ -253,3 +253,12 @@ def test_who_waits_says_how_long(monkeypatch):
         with pytest.raises(DataError, match=rf"KEY: PATH does not answer within {seconds:.0f} s"):
             storage.probe("PATH", "KEY", *[seconds] * (seconds == 7))
     assert waited == [7.0, 30.0]
+
+
+def test_lines_are_as_editors_on_any_system_write_them(tmp_path):
+    path = tmp_path / "list"
+    path.write_bytes(b"\xef\xbb\xbfa\r\n\xff b\n")
+    assert storage.read_lines(str(path), "KEY", "names", DataError) == ["a", "\udcff b", ""]
+    path.write_bytes(b"a\0b")
+    with pytest.raises(DataError, match=r"KEY is no text file; expected names\."):
+        storage.read_lines(str(path), "KEY", "names", DataError)
