@@ -149,6 +149,29 @@ def test_all_that_a_file_states_is_of_its_weights():
     assert found.assumed[-1].startswith("pixels are normalised to [-1, 1], of the centres")
 
 
+@pytest.mark.parametrize("pooling", ["attention", "average"])
+def test_a_class_token_need_not_be_what_is_pooled(pooling):
+    complete = model_options("ViT-B/16", **VIT, pooling=pooling, class_token=True)
+    _, shapes = abstract_parameters("ViT-B/16", complete)
+    reading = Reading({n: np.zeros(s, "f4") for n, s in shapes.items()}, {}, ())
+    stated = Stated({"image_size": (8, 12), "pooling": pooling})
+    found = make_weights(
+        "FILE", reading, prefix_choices=(1,), stated=stated, hints=Hints(), defaults={}
+    )
+    assert found.options == dataclasses.replace(complete, layer_scale=0.0)
+
+
+def test_pixels_of_each_channel_are_of_as_many_as_the_file_has():
+    _, shapes = abstract_parameters("ViT-B/16", model_options("ViT-B/16", **VIT, channels=2))
+    reading = Reading({n: np.zeros(s, "f4") for n, s in shapes.items()}, {}, ())
+    pixels = Preprocessing((0.25, 0.75), (0.3,))
+    stated = Stated({"image_size": (8, 12), "pooling": "token"}, preprocessing=pixels)
+    found = make_weights(
+        "FILE", reading, prefix_choices=(1,), stated=stated, hints=Hints(), defaults={}
+    )
+    assert (found.model_file.preprocessing, found.remarks) == (pixels, ())
+
+
 def test_what_a_library_s_file_does_not_say_is_assumed(monkeypatch):
     tensors = {"conv1.weight": np.zeros((128, 3, 4, 4)), "attnpool.x": np.zeros(1)}
     recorded(monkeypatch, state_dict.tensor_file, "read_tensors", (tensors, {}))
