@@ -172,6 +172,45 @@ def test_pixels_of_each_channel_are_of_as_many_as_the_file_has():
     assert (found.model_file.preprocessing, found.remarks) == (pixels, ())
 
 
+def test_what_lies_behind_a_prefix_says_so(monkeypatch):
+    names = ["model.a", "model.b", "other.c", "d"]
+    monkeypatch.setattr(formats.tensor_file, "read_names", lambda path: names)
+    weights = Weights("x", {}, ModelFile("ViT-B/16", VIT), {"ours": "a"}, remarks=("ONE",))
+    asked = []
+    read = formats.read_inside(lambda *given: asked.append(given) or weights, "P", "H", "model.")
+    assert asked == [("P", "H", "model.")]
+    assert read.file_names == {"ours": "model.a"}
+    assert read.remarks == (
+        "ONE",
+        "the names begin with 'model.'; 2 others are left aside, the first: 'other.c'",
+    )
+    names[:] = names[:2]
+    read = formats.read_inside(lambda *_: weights, "P", "H", "model.")
+    assert read.remarks[-1] == "the names begin with 'model.'"
+
+
+def test_a_file_is_complete_with_an_objective_s_own_parameters():
+    _, shapes = abstract_parameters("ViT-B/16", model_options("ViT-B/16", **VIT))
+    weights = Weights(
+        "FILE", {n: np.zeros(s) for n, s in shapes.items()}, ModelFile("ViT-B/16", VIT)
+    )
+
+    def changed(lack="", **more):
+        kept = {name: array for name, array in weights.parameters.items() if name != lack}
+        return dataclasses.replace(weights, parameters=kept | more)
+
+    loading.check_complete(weights)
+    loading.check_complete(changed(**{"objective/head/kernel": np.zeros(1)}))
+    with pytest.raises(
+        WeightsError, match=r"1 tensors are no parameters .* the first: 'objectives'"
+    ):
+        loading.check_complete(changed(objectives=np.zeros(1)))
+    with pytest.raises(WeightsError, match=r"FILE: norm/bias is not in it"):
+        loading.check_complete(changed("norm/bias"))
+    with pytest.raises(WeightsError, match=r"2 tensors are no parameters .* the first: 'theirs'"):
+        loading.check_complete(dataclasses.replace(changed(more=0), unknown=("theirs",)))
+
+
 def test_what_a_library_s_file_does_not_say_is_assumed(monkeypatch):
     tensors = {"conv1.weight": np.zeros((128, 3, 4, 4)), "attnpool.x": np.zeros(1)}
     recorded(monkeypatch, state_dict.tensor_file, "read_tensors", (tensors, {}))
