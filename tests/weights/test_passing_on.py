@@ -1,17 +1,18 @@
 """What a caller asks for arrives where weights are read, fitted and written."""
 
 import dataclasses
+import os
 import types
 
 import numpy as np
 import pytest
 
 from tests.models.filled import filled_model
-from vit_jax import export
+from vit_jax import export, hub
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import model_options
-from vit_jax.weights import equivalence, formats, loading, native, saving, state_dict
+from vit_jax.weights import by_name, equivalence, formats, loading, native, saving, state_dict
 from vit_jax.weights.adapt import Adaptation
 from vit_jax.weights.architecture import abstract_parameters
 from vit_jax.weights.content import Hints, Stated, Weights, make_weights
@@ -320,3 +321,14 @@ def test_fixed_positions_begin_a_learned_table_on_the_models_grid():
     table = form.added["position_embedding"]
     assert not table[:, 0].any(), "the class token's row"
     np.testing.assert_array_equal(table[:, 1:], equivalence.sincos_2d(2, 3, 16))
+
+
+def test_a_name_is_looked_up_where_it_may_be(monkeypatch):
+    snapshot = types.SimpleNamespace(folder="cache", names=["config.json", "sub/model.safetensors"])
+    fetched = recorded(monkeypatch, hub, "fetch", snapshot)
+    for cached_only in (True, False):
+        found = by_name.local_path("hf:a/b/sub@v1", cached_only=cached_only)
+        assert found == os.path.join("cache", "sub", "model.safetensors")
+        (*place, choose), options = fetched[-1]
+        assert (place, options) == (["a/b", hub.MODEL, "v1"], {"cached_only": cached_only})
+        assert choose.keywords["reference"].path == "sub"
