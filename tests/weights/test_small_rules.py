@@ -1,0 +1,173 @@
+"""Rules of reading, rewriting and describing weights, each where it alone decides."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+
+from vit_jax.class_mapping import ABSENT
+from vit_jax.errors import WeightsError
+from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.models import model_options
+from vit_jax.weights import equivalence, huggingface
+from vit_jax.weights.content import Hints, Stated
+from vit_jax.weights.equivalence import Form
+from vit_jax.weights.mapping import Reading
+from vit_jax.weights.timm_arguments import exact_ratio
+
+TINY = {
+    **{"width": 16, "depth": 1, "mlp_width": 24, "num_heads": 2, "num_classes": 2},
+    **{"patch_size": 4, "image_size": (8, 12)},
+}
+OPTIONS = model_options("ViT-B/16", **TINY)
+
+
+# --------------------------------------------------------------------------------- equivalence
+
+
+@pytest.mark.parametrize(("pooling", "after"), [("token", True), ("average", False)])
+def test_a_norm_of_each_token_is_that_of_the_class_token_wherever_it_is(pooling, after):
+    there = dataclasses.replace(OPTIONS, pooling=pooling)
+    here = dataclasses.replace(there, norm_after_pooling=True)
+    weights = types.SimpleNamespace(
+        parameters={}, options=there, model_file=ModelFile("ViT-B/16", TINY)
+    )
+    form = equivalence.rewrite(weights, here, {})
+    assert form.options.norm_after_pooling is after
+
+
+def test_pixels_are_averaged_only_in_a_layer_that_sees_them():
+    pixels = Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    weights = types.SimpleNamespace(model_file=ModelFile("ViT-B/16", TINY, pixels))
+    here = dataclasses.replace(OPTIONS, channels=1)
+    for channels, averaged in ((3, True), (8, False)):  # Eight are of a stem's map.
+        kernel = np.ones((4, 4, channels, 2), np.float32)
+        form = Form({"embedding/kernel": kernel, "embedding/bias": np.zeros(2)}, OPTIONS)
+        changed = equivalence.average_pixels(form, here, weights)
+        assert (changed is not form) == averaged
+    assert equivalence.average_pixels(form._replace(parameters={}), here, weights).changes == {}
+
+
+def test_rows_of_tokens_are_folded_for_a_model_with_a_learned_table():
+    form = Form(
+        {"position_embedding": np.ones((1, 7, 16)), "class_token": np.ones((1, 1, 16))}, OPTIONS
+    )
+    for positions, folded in (("learned_1d", True), ("sincos_2d", False), ("none", False)):
+        here = dataclasses.replace(OPTIONS, positions=positions, prefix_positions=False)
+        assert (equivalence.fold_position_rows(form, here) is not form) == folded
+
+
+def test_a_mapping_names_the_first_class_that_is_not_there():
+    form = Form({"head/kernel": np.ones((4, 2)), "head/bias": np.arange(2.0)}, OPTIONS, ("x", "y"))
+    mapping = types.SimpleNamespace(
+        origin="m.tsv", find=lambda names, there, count: np.array([1, 0, ABSENT])
+    )
+    kept = equivalence.keep_rows(form, ("y", "x", "new"), mapping)
+    assert kept.changes["head/bias"] == "2 of 3 classes kept, the others fresh: 'new', ..."
+    assert kept.parameters["head/bias"].tolist() == [1, 0, None]
+    assert kept.options.num_classes == 3
+
+
+def test_a_ratio_gives_back_the_width_that_it_is_of():
+    for hidden, width in ((244, 56), (120, 88), (196, 88), (96, 24)):
+        assert int(width * exact_ratio(hidden, width)) == hidden
+
+
+# --------------------------------------------------------------------------------- Hugging Face
+
+
+def read(monkeypatch, tensors, stated):
+    """What `huggingface.read` hands to `make_weights`, of such tensors and statements."""
+    monkeypatch.setattr(huggingface.tensor_file, "read_tensors", lambda path, prefix: (tensors, {}))
+    monkeypatch.setattr(huggingface, "read_stated", lambda folder, classifies: stated)
+    monkeypatch.setattr(huggingface.metadata, "read_json", lambda path: {})
+    read = []
+
+    def read_table(rows, tensors, num_heads):
+        read.append(tensors)
+        return Reading({}, {name: name for name in tensors}, ())
+
+    monkeypatch.setattr(huggingface, "read_table", read_table)
+    monkeypatch.setattr(
+        huggingface, "make_weights", lambda path, reading, **given: (reading, given)
+    )
+    reading, given = huggingface.read("x/model.safetensors", Hints())
+    return read[0], reading, given
+
+
+STATED = Stated({"num_heads": 2}, class_names=("a", "b"), remarks=("said before",))
+
+
+def test_a_folder_with_a_classifier(monkeypatch):
+    names = (
+        *("vit.pooler.dense.weight", "vit.layernorm.weight", "vit.post_layernorm.bias"),
+        *("vit.head.probe", "vit.head.mlp", "classifier.weight"),
+    )
+    tensors = {name: np.ones((4, 4), np.float32) for name in names}
+    found, reading, given = read(monkeypatch, tensors, STATED)
+    # SigLIP's classifier is behind the norm.
+    assert set(found) == {
+        *("pooler.dense.weight", "layernorm.weight", "post_layernorm.bias", "classifier.weight"),
+    }
+    assert reading.file_names["layernorm.weight"] == "vit.layernorm.weight"
+    assert reading.file_names["classifier.weight"] == "classifier.weight"
+    assert given["stated"].class_names == ("a", "b")
+    first, unused = given["stated"].remarks
+    assert (first, "head.probe" in unused) == ("said before", True)
+    assert given["stated"].options["norm_after_pooling"] is False
+    del tensors["vit.head.probe"]
+    found, *_ = read(monkeypatch, tensors, STATED)
+    assert set(found) == {"layernorm.weight", "classifier.weight"}
+
+
+def test_a_folder_without_one_has_no_names_of_classes(monkeypatch):
+    tensors = {"pooler.layernorm.weight": np.ones(4, np.float32)}
+    found, _, given = read(monkeypatch, tensors, STATED)
+    assert set(found) == set(tensors)
+    assert given["stated"].class_names == ()
+    assert given["stated"].options["norm_after_pooling"] is True
+    assert given["stated"].remarks == ("said before",)
+
+
+def test_a_classifier_of_the_class_token_alone():
+    name = "embeddings.patch_embeddings.projection.weight"
+    kernel, wide = np.ones((4, 3, 2, 2)), np.zeros((2, 8))
+    wide[:, :4] = np.arange(8).reshape(2, 4)
+    narrow = huggingface.with_narrow_classifier({name: kernel, "classifier.weight": wide})
+    np.testing.assert_array_equal(narrow["classifier.weight"], wide[:, :4])
+    wide[1, 6] = 1
+    with pytest.raises(WeightsError, match="the average of the patches together"):
+        huggingface.with_narrow_classifier({name: kernel, "classifier.weight": wide})
+
+
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (["LABEL_0", "LABEL_1"], ()),
+        (["LABEL_1", "LABEL_0"], ("LABEL_1", "LABEL_0")),
+        (["LABEL_0", "cat"], ("LABEL_0", "cat")),
+    ],
+)
+def test_names_that_are_the_librarys_default_are_none(names, known):
+    config = {"id2label": {str(index): name for index, name in enumerate(names)}}
+    assert huggingface.stated_by_config(config, True).class_names == known
+
+
+def test_what_a_config_states_beside_options():
+    stated = huggingface.stated_by_config({"problem_type": "regression"}, False)
+    assert (stated.loss, stated.bias_resize) == ("l2", "bilinear")
+    assert stated.position_resize == "bicubic_torch"
+
+
+def test_what_is_written_of_sizes():
+    assert [huggingface.one_or_pair(size) for size in ((4, 4), (4, 6), 5)] == [4, (4, 6), 5]
+    card = huggingface.model_card(OPTIONS)
+    assert "8×12 images in patches of 4×4" in card
+    kind = huggingface.CLASSES[0]
+    keys = huggingface.common_keys(
+        dataclasses.replace(OPTIONS, gelu="quick"), ModelFile("ViT-B/16", TINY, loss="l2"), kind
+    )
+    assert (keys["hidden_act"], keys["problem_type"]) == ("quick_gelu", "regression")
+    assert keys["image_size"] == (8, 12)
+    assert keys["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
