@@ -293,9 +293,9 @@ def test_a_code_of_the_server_is_said(code, message):
     from huggingface_hub import errors
 
     response = types.SimpleNamespace(status_code=code, headers={}, request=None)
-    with pytest.raises(HubError, match=rf"hf:a/b: the Hub {message}.*HTTP {code}"):
-        with hub._translated("hf:a/b"):
-            raise errors.HfHubHTTPError("x", response=response)
+    said = rf"hf:a/b: the Hub {message}.*HTTP {code}"
+    with pytest.raises(HubError, match=said), hub._translated("hf:a/b"):
+        raise errors.HfHubHTTPError("x", response=response)
 
 
 def test_what_is_uploaded_is_private(monkeypatch):

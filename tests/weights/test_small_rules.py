@@ -10,7 +10,7 @@ from vit_jax.class_mapping import ABSENT
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import model_options
-from vit_jax.weights import equivalence, huggingface
+from vit_jax.weights import equivalence, huggingface, native
 from vit_jax.weights.content import Hints, Stated
 from vit_jax.weights.equivalence import Form
 from vit_jax.weights.mapping import Reading
@@ -72,6 +72,26 @@ def test_a_mapping_names_the_first_class_that_is_not_there():
 def test_a_ratio_gives_back_the_width_that_it_is_of():
     for hidden, width in ((244, 56), (120, 88), (196, 88), (96, 24)):
         assert int(width * exact_ratio(hidden, width)) == hidden
+
+
+# --------------------------------------------------------------------------------- our own format
+
+
+def test_a_mean_of_checkpoints_is_taken_in_float64(monkeypatch):
+    monkeypatch.setattr(native.digests, "steps", lambda folder: [1, 2, 3, 4])
+    values = {1: 5, 2: 2.0**24, 3: 1, 4: -(2.0**24)}  # float32 has no 2^24 + 1.
+    monkeypatch.setattr(
+        native, "read_checkpoint", lambda path, step, ema: {"a": np.float32([values[step]])}
+    )
+    mean = native.mean_of_last("DIR", 3, False)["a"]
+    assert (mean.dtype, mean.tolist()) == (np.float32, [np.float32(1 / 3)])
+
+
+def test_a_digest_is_of_shapes_names_and_numbers():
+    ones = np.ones((2, 3), np.float32)
+    others = {"b": ones}, {"a": ones.reshape(3, 2)}, {"a": ones * 2}, {"a": ones, "b": ones}
+    assert native.digest_of({"a": ones}) == native.digest_of({"a": ones.astype(np.float16)})
+    assert len({native.digest_of(tensors) for tensors in ({"a": ones}, *others)}) == 5
 
 
 # --------------------------------------------------------------------------------- Hugging Face
@@ -171,3 +191,37 @@ def test_what_is_written_of_sizes():
     assert (keys["hidden_act"], keys["problem_type"]) == ("quick_gelu", "regression")
     assert keys["image_size"] == (8, 12)
     assert keys["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+
+
+def test_remarks_of_both_files_are_kept(monkeypatch, tmp_path):
+    stated = Stated({"image_size": (8, 12)}, remarks=("of config.json",))
+    given = []
+
+    def read(config, size):
+        given.append((config, size))
+        return "PREPROCESSING", ("of the other",)
+
+    monkeypatch.setattr(huggingface, "stated_by_config", lambda config, classifies: stated)
+    monkeypatch.setattr(huggingface.preprocessor, "read", read)
+    (tmp_path / "config.json").write_text("{}")
+    assert huggingface.read_stated(tmp_path, True) is stated
+    (tmp_path / "preprocessor_config.json").write_text('{"a": 1}')
+    both = huggingface.read_stated(tmp_path, True)
+    assert both.remarks == ("of config.json", "of the other")
+    assert both.preprocessing == "PREPROCESSING"
+    assert given == [({"a": 1}, (8, 12))]
+
+
+@pytest.mark.parametrize("kind", huggingface.CLASSES, ids=lambda kind: kind.name)
+def test_a_mask_token_has_the_shape_that_the_class_gives_it(monkeypatch, kind):
+    written = []
+    monkeypatch.setattr(huggingface, "write_table", lambda rows, parameters, options: {})
+    monkeypatch.setattr(huggingface.tensor_file, "writer", lambda *given: written.append(given))
+    kind = dataclasses.replace(kind, prepare=lambda p: p, keys=lambda options, parameters: {})
+    huggingface.files("DIR", {}, OPTIONS, ModelFile("ViT-B/16", TINY), kind=kind)
+    ((tensors, metadata),) = written
+    shapes = {name: array.shape for name, array in tensors.items()}
+    shape = kind.mask_token
+    name = f"{kind.prefix}embeddings.mask_token"
+    assert shapes == ({} if shape is None else {name: (*shape, 16)})
+    assert metadata == {"format": "pt"}
