@@ -97,9 +97,11 @@ def test_suggestions_save_memory_at_growing_cost(topology, planned):
     tried = list(suggestions(config, topology, keeping))
     assert tried == [
         ("model.remat=dots",),
+        ("model.remat=query+key+value+out",),
         ("model.remat=full",),
         ("mesh.fsdp=8", "mesh.data=1"),
         ("mesh.fsdp=8", "mesh.data=1", "model.remat=dots"),
+        ("mesh.fsdp=8", "mesh.data=1", "model.remat=query+key+value+out"),
         ("mesh.fsdp=8", "mesh.data=1", "model.remat=full"),
         ("mesh.fsdp=8", "mesh.data=1", "model.remat=full", "optimizer.accumulation_steps=2"),
         ("mesh.fsdp=8", "mesh.data=1", "model.remat=full", "optimizer.accumulation_steps=4"),
@@ -108,9 +110,9 @@ def test_suggestions_save_memory_at_growing_cost(topology, planned):
 
 def test_suggestions_start_from_what_the_config_does_already(topology, planned):
     config = tiny.get_config()
-    config.model.remat = "dots"
     config.mesh.update({"data": 4, "tensor": -1})
-    split = dataclasses.replace(planned, mesh={"data": 4, "fsdp": 1, "tensor": 2})
+    given = {"remat": Choice("query+out")}  # One of no ladder: nothing but all of it is left.
+    split = dataclasses.replace(planned, mesh={"data": 4, "fsdp": 1, "tensor": 2}, execution=given)
     tried = list(suggestions(config, topology, split))
     assert tried[:3] == [
         ("model.remat=full",),

@@ -33,12 +33,14 @@ from vit_jax.console import format_duration
 from vit_jax.data.supply import Supply
 from vit_jax.devices.hardware import GIB
 from vit_jax.devices.topology import CUDA, Topology, open_topology
+from vit_jax.models.remat import DOTS, FULL, NONE
 from vit_jax.tables import format_table
 from vit_jax.training import execution
 from vit_jax.training.planning import Plan, make_plan, measure_supply
 
 FITS, DOES_NOT_FIT = 0, 1
-REMATS = ("none", "dots", "full")  # config.model.remat, by the memory that each saves.
+WITHOUT_HIDDEN = "query+key+value+out"  # Not what is widest of a block: the MLP's hidden layer.
+REMATS = (NONE, DOTS, WITHOUT_HIDDEN, FULL)  # config.model.remat, by the memory that each saves.
 
 UNKNOWN_WITHOUT_A_GPU = (
     "  (not known without a GPU: which product kernels tuning chooses, and cuDNN's workspaces)"
@@ -56,7 +58,8 @@ def suggestions(config: ConfigDict, topology: Topology, plan: Plan) -> Iterator[
     What cannot suffice is left out: recomputation, if the state alone is too large.
     """
     rest = len(topology.devices) // plan.mesh["tensor"]
-    more = REMATS[REMATS.index(str(plan.execution["remat"].value)) + 1 :]
+    given = str(plan.execution["remat"].value)
+    more = REMATS[REMATS.index(given) + 1 :] if given in REMATS else (FULL,)
     remats = [f"model.remat={how}" for how in more]
     everywhere = () if rest == 1 else (f"mesh.fsdp={rest}", "mesh.data=1")
     if plan.memory.state < plan.capacity:
@@ -67,7 +70,7 @@ def suggestions(config: ConfigDict, topology: Topology, plan: Plan) -> Iterator[
     per_device = config.batch_size // rest
     for micro in (2, 4, 8, 16, 32):
         if per_device % micro == 0 and micro > config.optimizer.accumulation_steps:
-            yield (*everywhere, "model.remat=full", f"optimizer.accumulation_steps={micro}")
+            yield (*everywhere, f"model.remat={FULL}", f"optimizer.accumulation_steps={micro}")
 
 
 def try_suggestions(
