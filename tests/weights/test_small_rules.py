@@ -10,7 +10,7 @@ from vit_jax.class_mapping import ABSENT
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import model_options
-from vit_jax.weights import equivalence, huggingface, native
+from vit_jax.weights import equivalence, huggingface, native, npz
 from vit_jax.weights.content import Hints, Stated
 from vit_jax.weights.equivalence import Form
 from vit_jax.weights.mapping import Reading
@@ -92,6 +92,28 @@ def test_a_digest_is_of_shapes_names_and_numbers():
     others = {"b": ones}, {"a": ones.reshape(3, 2)}, {"a": ones * 2}, {"a": ones, "b": ones}
     assert native.digest_of({"a": ones}) == native.digest_of({"a": ones.astype(np.float16)})
     assert len({native.digest_of(tensors) for tensors in ({"a": ones}, *others)}) == 5
+
+
+# --------------------------------------------------------------------------------- .npz
+
+
+def test_big_visions_files_show_themselves():
+    norm, stem = "Transformer/encoder_norm/scale", "root_block/conv_root/kernel"
+    assert npz.is_big_visions({norm: 0, "pos_embedding": 0})
+    assert npz.is_big_visions({stem: 0})
+    assert not npz.is_big_visions({norm: 0, npz.POSITIONS: 0})
+    assert not npz.is_big_visions({"embedding/kernel": 0})
+
+
+def test_an_archive_may_unpack_to_the_larger_of_both_limits(monkeypatch, tmp_path):
+    np.savez(tmp_path / "stored.npz", a=np.zeros(2000, np.uint8))
+    np.savez_compressed(tmp_path / "packed.npz", a=np.zeros(100_000, np.uint8))
+    monkeypatch.setattr(npz, "ALWAYS_ALLOWED", 1000)
+    npz.check_expansion(tmp_path / "stored.npz")
+    with pytest.raises(WeightsError, match="these are no weights"):
+        npz.check_expansion(tmp_path / "packed.npz")
+    monkeypatch.setattr(npz, "ALWAYS_ALLOWED", 200_000)
+    npz.check_expansion(tmp_path / "packed.npz")
 
 
 # --------------------------------------------------------------------------------- Hugging Face
