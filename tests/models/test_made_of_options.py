@@ -10,6 +10,7 @@ from flax import nnx
 
 from tests.models.filled import filled_model, random_images
 from tests.models.test_execution import equations
+from vit_jax.errors import ConfigError
 from vit_jax.models import abstract_model, model_options, vit
 from vit_jax.models.axial import RelativeAttention
 from vit_jax.models.base import ImageClassifier, mean_pool
@@ -223,3 +224,9 @@ def test_a_norm_after_the_pooling_is_of_float32_if_there_is_one(final_norm):
     found = model.pool(tokens)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, mean, atol=1e-5)
+
+
+def test_a_model_sees_one_channel_at_least():
+    assert model_options("ViT-B/16", channels=1).channels == 1
+    with pytest.raises(ConfigError, match=r"model\.channels=0"):
+        model_options("ViT-B/16", channels=0)

@@ -1,6 +1,7 @@
 """Rules of reading, rewriting and describing weights, each where it alone decides."""
 
 import dataclasses
+import math
 import types
 
 import numpy as np
@@ -10,7 +11,7 @@ from vit_jax.class_mapping import ABSENT
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import model_options
-from vit_jax.weights import equivalence, huggingface, native, npz
+from vit_jax.weights import equivalence, huggingface, native, npz, timm
 from vit_jax.weights.content import Hints, Stated
 from vit_jax.weights.equivalence import Form
 from vit_jax.weights.mapping import Reading
@@ -21,6 +22,7 @@ TINY = {
     **{"patch_size": 4, "image_size": (8, 12)},
 }
 OPTIONS = model_options("ViT-B/16", **TINY)
+STATED = Stated({"num_heads": 2}, class_names=("a", "b"), remarks=("said before",))
 
 
 # --------------------------------------------------------------------------------- equivalence
@@ -116,6 +118,73 @@ def test_an_archive_may_unpack_to_the_larger_of_both_limits(monkeypatch, tmp_pat
     npz.check_expansion(tmp_path / "packed.npz")
 
 
+# --------------------------------------------------------------------------------- timm
+
+
+def test_dinov2s_registers_have_no_rows_of_positions(monkeypatch):
+    tensors = {
+        "cls_token": np.full((1, 1, 4), 10.0),
+        "pos_embed": np.arange(28.0).reshape(1, 7, 4),
+        "register_tokens": np.ones((1, 2, 4)),
+        "decoder.x": np.ones(1),
+    }
+    read = []
+    monkeypatch.setattr(timm.tensor_file, "read_tensors", lambda path, prefix: (dict(tensors), {}))
+    monkeypatch.setattr(timm, "read_stated", lambda *given: STATED)
+    monkeypatch.setattr(timm, "read_table", lambda rows, tensors, heads: read.append(tensors))
+    monkeypatch.setattr(timm, "make_weights", lambda path, reading, **given: given)
+    given = timm.read("x.safetensors", Hints())
+    np.testing.assert_array_equal(read[0]["cls_token"][0, 0], 10 + np.arange(4))
+    np.testing.assert_array_equal(read[0]["pos_embed"], tensors["pos_embed"][:, 1:])
+    assert given["prefix_choices"] == (0,)
+    assert given["stated"].options == {"num_heads": 2, "prefix_positions": False}
+    first, unused = given["stated"].remarks
+    assert (first, "decoder.x" in unused) == ("said before", True)
+
+
+def test_what_timms_config_says_of_pixels():
+    for side in range(16, 200, 16):
+        for resize in range(side, 2 * side):
+            share = timm.crop_percentage(Preprocessing(crop="center", resize=resize), side)
+            assert math.floor(side / share) == resize, (side, resize)
+    options = dataclasses.replace(OPTIONS, channels=1)
+    pixels = Preprocessing(mean=(0.4,), std=(0.2,), crop="center", resize=9)
+    kind = types.SimpleNamespace(
+        fixed_input_size=True, first_conv=lambda options: "conv", classifier=lambda options: "head"
+    )
+    for fixed in (True, False):
+        kind.fixed_input_size = fixed
+        said = timm.common_config(options, ModelFile("ViT-B/16", TINY, pixels), kind)
+        pretrained = said["pretrained_cfg"]
+        assert (pretrained["fixed_input_size"], pretrained["input_size"]) == (fixed, (1, 8, 12))
+        assert math.floor(8 / pretrained["crop_pct"]) == 9
+        assert (*pretrained["mean"], *pretrained["std"]) == (0.4, 0.2)
+        assert (pretrained["first_conv"], pretrained["classifier"]) == ("conv", "head")
+        assert (said["num_classes"], said["num_features"], said["global_pool"]) == (2, 16, "token")
+
+
+def test_what_timm_does_where_nothing_says():
+    wide = {"norm_pre.weight": np.ones(1)}
+    assert timm.defaults_of(wide, True)["norm_epsilon"] == 1e-5
+    assert "norm_epsilon" not in timm.defaults_of({}, True)
+    bit = {"stem.conv.weight": np.ones(1)}
+    assert timm.defaults_of(bit, False).keys() >= {"group_norm_epsilon", "kernel_epsilon"}
+    assert "kernel_epsilon" not in timm.defaults_of(bit, True)
+    stem = {f"{timm.BACKBONE}stem.conv.weight": np.ones(1)}
+    assert timm.defaults_of(stem, False).keys() >= {"stem_kernel_epsilon"}
+    assert timm.defaults_of({"fc_norm.weight": np.ones(1)}, False)["pooling"] == "average"
+    first, second = "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"
+    assert timm.is_packed({first: np.ones((8, 2)), second: np.ones((2, 4))})
+    assert not timm.is_packed({first: np.ones((4, 2)), second: np.ones((2, 4))})
+    assert not timm.is_packed({})
+
+
+def test_a_file_alone_says_how_timm_resizes(tmp_path):
+    assert timm.read_stated(tmp_path / "x.safetensors", {}, False) == Stated(
+        position_resize="bicubic"
+    )
+
+
 # --------------------------------------------------------------------------------- Hugging Face
 
 
@@ -136,9 +205,6 @@ def read(monkeypatch, tensors, stated):
     )
     reading, given = huggingface.read("x/model.safetensors", Hints())
     return read[0], reading, given
-
-
-STATED = Stated({"num_heads": 2}, class_names=("a", "b"), remarks=("said before",))
 
 
 def test_a_folder_with_a_classifier(monkeypatch):
