@@ -11,11 +11,11 @@ from flax import nnx
 from tests.models.filled import filled_model, random_images
 from tests.models.test_execution import equations
 from vit_jax.errors import ConfigError
-from vit_jax.models import abstract_model, model_options, vit
+from vit_jax.models import abstract_model, layers, model_options, vit
 from vit_jax.models.axial import RelativeAttention
 from vit_jax.models.base import ImageClassifier, mean_pool
 from vit_jax.models.dropout import THREEFRY
-from vit_jax.models.layers import MLP, Attention
+from vit_jax.models.layers import MLP, Attention, joint
 from vit_jax.models.norms import LayerNorm
 from vit_jax.models.patches import PatchEmbedding
 from vit_jax.models.positions import learned_positions, on_another_grid, position_table, sincos_2d
@@ -230,3 +230,48 @@ def test_a_model_sees_one_channel_at_least():
     assert model_options("ViT-B/16", channels=1).channels == 1
     with pytest.raises(ConfigError, match=r"model\.channels=0"):
         model_options("ViT-B/16", channels=0)
+
+
+@pytest.mark.parametrize(("heads", "fits"), [(32, True), (64, False), (48, False)])
+def test_half_the_width_of_an_axial_heads_query_is_whole(heads, fits):
+    if fits:
+        assert model_options("AxialResNet50", num_heads=heads).num_heads == heads
+    else:
+        with pytest.raises(ConfigError, match="twice it must divide 64"):
+            model_options("AxialResNet50", num_heads=heads)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_a_joint_product_is_that_of_each_layer(use_bias):
+    kwargs = {"dtype": jnp.bfloat16, "use_bias": use_bias, "rngs": nnx.Rngs(0)}
+    layers = [nnx.LinearGeneral(4, (2, 3), **kwargs) for _ in range(3)]
+    x = jnp.linspace(-1, 1, 8).reshape(2, 4)
+    found = joint(layers, x)
+    assert [part.dtype for part in found] == [jnp.bfloat16] * 3
+    for part, layer in zip(found, layers, strict=True):
+        np.testing.assert_array_equal(np.float32(part), np.float32(layer(x)))
+
+
+def test_what_is_made_anew_is_said_where_no_loop_does(monkeypatch):
+    said = []
+
+    def rematerialize(step, remat, prevent_cse):
+        said.append((remat, prevent_cse))
+        return step
+
+    monkeypatch.setattr(layers, "rematerialize", rematerialize)
+    for unroll, deferred in ((2, True), (1, True), ("auto", True), (2, False), (9, True)):
+        block = nnx.Module()
+        block.scale = nnx.Param(jnp.ones(3))
+        if deferred:
+            block.scale = layers.Deferred(jnp.ones(3), lambda stored: 2 * stored)
+        monkeypatch.setattr(layers.nnx, "split", lambda block: ((), {"scale": block.scale}))
+        monkeypatch.setattr(layers.nnx, "merge", lambda graphdef, parameters: parameters["scale"])
+        monkeypatch.setattr(
+            layers.jax.lax, "scan", lambda step, x, inputs, unroll: said.append(unroll)
+        )
+        options = types.SimpleNamespace(scan_unroll=unroll, depth=3, remat="full")
+        layers.scan_blocks(block, None, None, None, options)
+        expected = {"auto": 1, 9: 3}.get(unroll, unroll)
+        assert said == [("full", deferred and unroll not in (1, "auto")), expected]
+        said.clear()
