@@ -12,7 +12,7 @@ from tests.models.filled import filled_model, random_images
 from tests.models.test_execution import equations
 from vit_jax.errors import ConfigError
 from vit_jax.models import abstract_model, layers, model_options, vit
-from vit_jax.models.axial import RelativeAttention
+from vit_jax.models.axial import AxialUnit, RelativeAttention
 from vit_jax.models.base import ImageClassifier, mean_pool
 from vit_jax.models.dropout import THREEFRY
 from vit_jax.models.layers import MLP, Attention, joint
@@ -275,3 +275,21 @@ def test_what_is_made_anew_is_said_where_no_loop_does(monkeypatch):
         expected = {"auto": 1, 9: 3}.get(unroll, unroll)
         assert said == [("full", deferred and unroll not in (1, "auto")), expected]
         said.clear()
+
+
+def test_weights_along_axes_are_in_the_order_of_images():
+    x = jnp.arange(2 * 3 * 4.0).reshape(2, 3, 4, 1)
+
+    def same(x):
+        return x
+
+    unit = types.SimpleNamespace(
+        **dict.fromkeys(("conv1", "norm1", "conv3", "norm3"), same),
+        **dict.fromkeys(("column_attention", "row_attention"), lambda x: (x, x)),
+        projects=False,
+        stride=1,
+    )
+    found, (rows, columns) = AxialUnit.__call__(unit, x)
+    np.testing.assert_array_equal(found, 2 * x)
+    np.testing.assert_array_equal(rows, x)
+    np.testing.assert_array_equal(columns, x.swapaxes(1, 2))
