@@ -11,12 +11,12 @@ from flax import nnx
 from tests.models.filled import filled_model, random_images
 from tests.models.test_execution import equations
 from vit_jax.errors import ConfigError
-from vit_jax.models import abstract_model, layers, model_options, vit
+from vit_jax.models import abstract_model, layers, model_options, norms, vit
 from vit_jax.models.axial import AxialUnit, RelativeAttention
 from vit_jax.models.base import ImageClassifier, mean_pool
 from vit_jax.models.dropout import THREEFRY
 from vit_jax.models.layers import MLP, Attention, joint
-from vit_jax.models.norms import LayerNorm
+from vit_jax.models.norms import BatchNorm, LayerNorm
 from vit_jax.models.patches import PatchEmbedding
 from vit_jax.models.positions import learned_positions, on_another_grid, position_table, sincos_2d
 from vit_jax.models.resnet import GroupNorm, StandardizedConv, standardize
@@ -293,3 +293,54 @@ def test_weights_along_axes_are_in_the_order_of_images():
     np.testing.assert_array_equal(found, 2 * x)
     np.testing.assert_array_equal(rows, x)
     np.testing.assert_array_equal(columns, x.swapaxes(1, 2))
+
+
+def test_statistics_follow_a_batch_by_a_tenth_and_no_gradient_moves_them():
+    old = {"mean": np.float32([1, 2]), "variance": np.float32([4, 1])}
+    new = BatchNorm.follow(old, np.float32([11, 3]), np.float32([125, 8.9]))
+    np.testing.assert_allclose(new["mean"], [2, 2.1], rtol=1e-6)
+    np.testing.assert_allclose(new["variance"], [4, 0.9], rtol=1e-6)  # 0 at least of a batch.
+    norm = BatchNorm(2)
+    norm.mean[...] = np.float32([1, 2])
+    norm.variance[...] = np.float32([4, 0])
+    graphdef, state = nnx.split(norm)
+    x = np.float32([[3, 2.001]])
+    y, pull = jax.vjp(lambda state: nnx.merge(graphdef, state)(x), state)
+    np.testing.assert_allclose(y, [[1, 1]], rtol=1e-3)
+    assert not any(gradient.any() for gradient in jax.tree.leaves(pull(y)))
+
+
+def test_rounding_leaves_no_negative_variance():
+    values = np.random.default_rng(0).uniform(1, 1e4, 50).astype(np.float32)
+    x = np.repeat(values[:, None], 7, axis=1)
+    y, _, inverse = norms.normalize_and_keep(1e-6, x, np.ones(7, "f"), np.zeros(7, "f"))
+    assert np.isfinite(y).all()
+    assert np.isfinite(inverse).all()
+
+
+def test_a_stem_is_made_of_its_own_options():
+    name = "R26+ViT-S/32"
+    own = {"stem_width_factor": 0.5, "channels": 5, "dtype": "bfloat16", "remat": "full"}
+    stem = model_options(name, stem_kernel_epsilon=0.1, stem_group_norm_epsilon=0.2, **own).stem
+    assert (stem.width_factor, stem.channels, stem.dtype) == (0.5, 5, "bfloat16")
+    assert (stem.remat, stem.kernel_epsilon, stem.group_norm_epsilon) == ("full", 0.1, 0.2)
+
+
+def test_a_distillation_token_has_a_head_of_its_own():
+    sizes = {"width": 16, "depth": 1, "mlp_width": 8, "num_heads": 2, "num_classes": 5}
+    sizes |= {"patch_size": 4, "image_size": 4}
+
+    def beyond(**options):
+        found = model_options("ViT-B/16", **sizes, **options)
+        return found.macs() - found.embedding_macs() - found.encoder_macs()
+
+    assert beyond() == 16 * 5
+    assert beyond(distillation_token=True) == 2 * 16 * 5
+    assert beyond(representation_size=3) == 16 * 3 + 3 * 5
+
+
+@pytest.mark.parametrize("name", ["kernel_epsilon", "group_norm_epsilon"])
+def test_epsilons_are_not_negative(name):
+    assert getattr(model_options("BiT-R50x1", **{name: 0.0}), name) == 0
+    with pytest.raises(ConfigError, match=rf"model\.{name}"):
+        model_options("BiT-R50x1", **{name: -0.1})
