@@ -11,7 +11,7 @@ from flax import nnx
 from tests.models.filled import filled_model, random_images
 from tests.models.test_execution import equations
 from vit_jax.errors import ConfigError
-from vit_jax.models import abstract_model, layers, model_options, norms, vit
+from vit_jax.models import abstract_model, layers, model_options, norms, registry, vit
 from vit_jax.models.axial import AxialUnit, RelativeAttention
 from vit_jax.models.base import ImageClassifier, mean_pool
 from vit_jax.models.dropout import THREEFRY
@@ -337,6 +337,8 @@ def test_a_distillation_token_has_a_head_of_its_own():
     assert beyond() == 16 * 5
     assert beyond(distillation_token=True) == 2 * 16 * 5
     assert beyond(representation_size=3) == 16 * 3 + 3 * 5
+    both = beyond(distillation_token=True, representation_size=3)
+    assert both == 2 * (16 * 3 + 3 * 5)
 
 
 @pytest.mark.parametrize("name", ["kernel_epsilon", "group_norm_epsilon"])
@@ -344,3 +346,51 @@ def test_epsilons_are_not_negative(name):
     assert getattr(model_options("BiT-R50x1", **{name: 0.0}), name) == 0
     with pytest.raises(ConfigError, match=rf"model\.{name}"):
         model_options("BiT-R50x1", **{name: -0.1})
+
+
+RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate", "patch_dropout_rate")
+AMOUNTS = ("position_std", "kernel_std", "layer_scale", "norm_epsilon")
+COUNTS = ("num_registers", "representation_size", "rotary_reference", "num_classes")
+SIZES = ("depth", "mlp_width", "num_heads", "scan_unroll")
+WORDS = (
+    *("positions", "position_placement", "relative_position_bias", "pooling", "gelu", "attention"),
+    *("stochastic_depth_schedule", "dropout_bits", "mlp", "rotary_coordinates", "dtype"),
+    *("matmul_precision", "head_norm", "remat"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        *(("ViT-B/16", rate, 1.0) for rate in RATES),
+        *(("ViT-B/16", field, -1) for field in (*RATES, *AMOUNTS, *COUNTS)),
+        *(("ViT-B/16", field, 0) for field in SIZES),
+        *(("ViT-B/16", field, "none such") for field in WORDS),
+        *(("Mixer-B/16", "stochastic_depth_rate", rate) for rate in (1.0, -0.1)),
+        *(("Mixer-B/16", field, 0) for field in ("depth", "token_mlp_width", "mlp_width")),
+        *(("Mixer-B/16", field, "none such") for field in ("gelu", "scan_unroll")),
+        ("AxialResNet50", "num_heads", 0),
+    ],
+)
+def test_values_that_no_model_has(name, field, value):
+    with pytest.raises(ConfigError, match=rf"model\.{field}="):
+        model_options(name, **{field: value})
+
+
+def test_the_least_values_are_values():
+    least = {**dict.fromkeys((*RATES, *AMOUNTS, *COUNTS), 0), **dict.fromkeys(SIZES, 1)}
+    assert model_options("ViT-B/16", **least).scan_unroll == 1
+
+
+def test_the_seed_is_that_of_the_initial_parameters(monkeypatch):
+    seen = []
+    monkeypatch.setattr(registry, "build_model", lambda name, key, options: seen.append(key))
+    for seed in (0, 3):
+        registry.create_model("ViT-B/16", seed=seed)
+    assert seen == [jax.random.key(0), jax.random.key(3)]
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_a_norm_before_the_blocks_needs_no_bias_before_it(pre_norm):
+    model = abstract_model("ViT-B/16", pre_norm=pre_norm, depth=1)
+    assert hasattr(model.embedding, "bias") != pre_norm
