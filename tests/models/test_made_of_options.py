@@ -11,7 +11,8 @@ from flax import nnx
 from tests.models.filled import filled_model, random_images
 from tests.models.test_execution import equations
 from vit_jax.errors import ConfigError
-from vit_jax.models import abstract_model, layers, model_options, norms, registry, vit
+from vit_jax.models import __main__ as models_table
+from vit_jax.models import abstract_model, attention, layers, model_options, norms, registry, vit
 from vit_jax.models.axial import AxialUnit, RelativeAttention
 from vit_jax.models.base import ImageClassifier, mean_pool
 from vit_jax.models.dropout import THREEFRY
@@ -394,3 +395,32 @@ def test_the_seed_is_that_of_the_initial_parameters(monkeypatch):
 def test_a_norm_before_the_blocks_needs_no_bias_before_it(pre_norm):
     model = abstract_model("ViT-B/16", pre_norm=pre_norm, depth=1)
     assert hasattr(model.embedding, "bias") != pre_norm
+
+
+def test_sizes_of_models_are_of_rows_and_columns():
+    described = models_table.describe("ViT-Ti/16", image_size=(32, 64))
+    assert (described.input_size, described.tokens) == ("32x64", 1 + 2 * 4)
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "taken"),
+    [
+        *((8, "bfloat16", True), (128, "bfloat16", True), (136, "bfloat16", False)),
+        *((60, "bfloat16", False), (64, "float32", False)),
+    ],
+)
+def test_the_heads_that_nvidias_library_takes(width, dtype, taken):
+    assert (not attention.cudnn_obstacle(width, dtype)) == taken
+
+
+def test_a_pooled_token_is_of_float32():
+    options = types.SimpleNamespace(
+        **{"pooling": "token", "distillation_token": False, "norm_after_pooling": False},
+        representation_size=0,
+    )
+    model = types.SimpleNamespace(options=options, normalize_tokens=lambda tokens: tokens)
+    tokens = jnp.arange(12, dtype=jnp.bfloat16).reshape(2, 3, 2)
+    found = VisionTransformer.pool(model, tokens)
+    assert (found.dtype, found.tolist()) == (jnp.float32, [[0, 1], [6, 7]])
+    options.distillation_token = True
+    assert VisionTransformer.pool(model, tokens).tolist() == [[0, 1, 2, 3], [6, 7, 8, 9]]
