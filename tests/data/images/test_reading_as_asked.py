@@ -1,7 +1,9 @@
 """Files of values are turned, limited and scaled as is asked, as pictures are."""
 
 import struct
+import zlib
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -104,3 +106,13 @@ def test_oblong_tiles():
     assert content.count(last) == 1
     with pytest.raises(DataError, match="ends 2,038 bytes too early"):
         decode(content.replace(last, struct.pack("<I", len(content) - 10)), 2, how)
+
+
+def test_colours_of_sixteen_bits_are_turned():
+    colours = np.arange(6 * 4 * 3, dtype=np.uint16).reshape(6, 4, 3) * 500
+    content = cv2.imencode(".png", colours)[1].tobytes()
+    chunk = b"eXIf" + turned().tobytes().removeprefix(b"Exif\0\0")
+    size, check = struct.pack(">I", len(chunk) - 4), struct.pack(">I", zlib.crc32(chunk))
+    content = content[:33] + size + chunk + check + content[33:]  # Behind the header.
+    how = Decoding(value_range=(0.0, 255.0), dtype="float32")
+    np.testing.assert_array_equal(decode(content, 3, how), np.rot90(colours[..., ::-1], -1))
