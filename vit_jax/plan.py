@@ -30,13 +30,14 @@ from ml_collections import ConfigDict
 from vit_jax.command_line import OVERRIDE, Parser, parse_with_config, run_command
 from vit_jax.config_file import load_config
 from vit_jax.console import format_duration
+from vit_jax.data.dataset import Dataset
 from vit_jax.data.supply import Supply
 from vit_jax.devices.hardware import GIB
 from vit_jax.devices.topology import CUDA, Topology, open_topology
 from vit_jax.models.remat import DOTS, FULL, NONE
 from vit_jax.tables import format_table
 from vit_jax.training import execution
-from vit_jax.training.planning import Plan, make_plan, measure_supply
+from vit_jax.training.planning import Plan, make_plan, measure_supply, open_data
 
 FITS, DOES_NOT_FIT = 0, 1
 WITHOUT_HIDDEN = "query+key+value+out"  # Not what is widest of a block: the MLP's hidden layer.
@@ -74,14 +75,14 @@ def suggestions(config: ConfigDict, topology: Topology, plan: Plan) -> Iterator[
 
 
 def try_suggestions(
-    path: str, overrides: Sequence[str], topology: Topology, plan: Plan
+    path: str, overrides: Sequence[str], topology: Topology, plan: Plan, dataset: Dataset
 ) -> Iterator[Plan]:
-    """Compiles one suggestion after the other, up to the first that fits."""
+    """Compiles one suggestion after the other, up to the first that fits; none changes the data."""
     for changes in suggestions(load_config(path, overrides), topology, plan):
         logger.info("Trying %s ...", " ".join(OVERRIDE + change for change in changes))
         replaced = {change.partition("=")[0] for change in changes}
         kept = [given for given in overrides if given.partition("=")[0] not in replaced]
-        attempt = make_plan(load_config(path, [*kept, *changes]), topology, changes)
+        attempt = make_plan(load_config(path, [*kept, *changes]), topology, changes, dataset)
         yield attempt
         if attempt.fits:
             return
@@ -274,9 +275,10 @@ def run(arguments: Sequence[str]) -> int:
     flags, overrides = parse_with_config(parser, arguments)
     topology = open_topology(flags.topology)
     config = load_config(flags.config, overrides)
-    plans = [make_plan(config, topology)]
+    dataset = open_data(config)
+    plans = [make_plan(config, topology, dataset=dataset)]
     if flags.suggest and not plans[0].fits:
-        plans += try_suggestions(flags.config, overrides, topology, plans[0])
+        plans += try_suggestions(flags.config, overrides, topology, plans[0], dataset)
     supply = measure_supply(config) if flags.input else None
     price = flags.price_per_hour
     if flags.json:

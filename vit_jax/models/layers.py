@@ -185,14 +185,16 @@ class Attention(nnx.Module):
 def joint(layers: Sequence[nnx.LinearGeneral], x: jax.Array) -> list[jax.Array]:
     """The outputs [..., H, d] of layers for the same input [..., D], by one product.
 
-    A CPU's library is quicker with one wide product than with several narrow ones.
+    All layers have biases, or none. A CPU's library is quicker with one wide product than with several
+    narrow ones.
     """
-    first, biases = layers[0], [layer.bias for layer in layers if layer.bias is not None]
+    first = layers[0]
     kernel = jnp.concatenate([layer.kernel[...] for layer in layers], 1)
-    bias = jnp.concatenate([bias[...] for bias in biases]) if biases else jnp.zeros((), x.dtype)
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    bias = jnp.concatenate([bias[...] for bias in biases]) if biases else None
     x, kernel, bias = first.promote_dtype((x, kernel, bias), dtype=first.dtype)
-    y = jnp.tensordot(x, kernel, 1) + bias
-    return jnp.split(y, len(layers), -2)
+    y = jnp.tensordot(x, kernel, 1)
+    return jnp.split(y if bias is None else y + bias, len(layers), -2)
 
 
 def linear(width: int, features: int, options: Any, rngs: nnx.Rngs, **inits: Any) -> nnx.Linear:
