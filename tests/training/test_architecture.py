@@ -2,12 +2,12 @@
 
 import pytest
 
+from tests.stages import random_model
 from vit_jax import train
 from vit_jax.benchmark import input, step
 from vit_jax.config import default_config, model_options
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import ModelFile, write_model_file
-from vit_jax.models import create_model
 from vit_jax.training import architecture, planning
 from vit_jax.training.architecture import with_architecture
 from vit_jax.weights.saving import save_model
@@ -78,7 +78,7 @@ def test_a_named_model_asks_nothing_of_the_weights(workdir):
 
 
 def test_of_a_file_that_is_no_run(tmp_path):
-    model = create_model("ViT-Ti/8", width=192, depth=1, image_size=16, gelu="erf", num_classes=2)
+    model = random_model("ViT-Ti/8", width=192, depth=1, image_size=16, gelu="erf", num_classes=2)
     save_model(model, tmp_path / "model.safetensors")
     config = with_architecture(config_with(init=str(tmp_path / "model.safetensors")))
     assert (config.model.name, config.model.depth, config.model.gelu) == ("ViT-Ti/8", 1, "erf")
