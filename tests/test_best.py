@@ -7,11 +7,14 @@ import pytest
 import vit_jax
 from tests import tiny
 from tests.runs import read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import train
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.evaluate import main
 from vit_jax.main import summary
 from vit_jax.records import read_records
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import vit_jax
 from tests import tiny
 from tests.published import logits, parameters, random_model
 from tests.runs import ROOT, read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from tests.workdirs import CLASSES, TINY, write_workdir
 from vit_jax import evaluate as command
 from vit_jax import evaluation_files, inference, train
@@ -24,6 +25,8 @@ from vit_jax.config import default_config
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
 from vit_jax.records import read_records
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 PER_CLASS = 7
 PREPROCESSING = Preprocessing(mean=(0.4,), std=(0.2,), crop="center", resize=20)

@@ -12,9 +12,12 @@ import vit_jax
 from tests import tiny
 from tests.data.pictures import encode_npy, encode_tiff
 from tests.runs import read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import evaluate, export, predict, train
 from vit_jax.errors import DataError
 from vit_jax.model_file import read_model_file
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 CLASSES = ("dry", "wet")
 RANGE = (-10_000.0, 10_000.0)

@@ -13,6 +13,7 @@ import vit_jax
 from tests import tiny
 from tests.models.filled import predict
 from tests.runs import GOLDEN, read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from tests.stages import Setup, config_with, mesh_of, run_on
 from tests.workdirs import NAME, PREPROCESSING, TINY, write_workdir
 from vit_jax import train
@@ -31,6 +32,8 @@ from vit_jax.optimizer.schedules import make_schedule
 from vit_jax.training.experiment import build_schedule, make_experiment
 from vit_jax.training.state import with_weights
 from vit_jax.training.step import make_train_step
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 MESHES = [
     pytest.param({"data": 8}, marks=pytest.mark.slow),  # The others have a data axis too.
