@@ -137,7 +137,9 @@ def test_dots_keep_products_with_weights_alone():
     assert not save_products(jax.lax.tanh_p)
 
 
-@pytest.mark.parametrize("name", ["ViT-B/16", "Axial-ViT-B/16", "Mixer-B/16"])
+@pytest.mark.parametrize(  # All scan their blocks by one function.
+    "name", ["ViT-B/16", "Mixer-B/16", pytest.param("Axial-ViT-B/16", marks=pytest.mark.slow)]
+)
 def test_remat_keeps_less_for_the_backward_pass(name):
     full, dots, none = (
         kept_for_the_backward_pass(name, remat) for remat in ("full", "dots", "none")
