@@ -14,6 +14,8 @@ import pytest
 
 from tests.stages import drawing_once
 from vit_jax import train
+from vit_jax.benchmark import loop as benchmark_loop
+from vit_jax.benchmark import step as benchmark_step
 from vit_jax.durations import DURATIONS, UNITS, durations
 from vit_jax.evaluators import classification
 from vit_jax.training import beginning
@@ -64,8 +66,10 @@ class SharedPrograms:
 def shared_programs():
     programs = SharedPrograms()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "make_experiment", programs.experiment)
-        patch.setattr(beginning, "initial_state", programs.state)
+        for module in (train, benchmark_step):
+            patch.setattr(module, "make_experiment", programs.experiment)
+        for module in (beginning, benchmark_step, benchmark_loop):
+            patch.setattr(module, "initial_state", programs.state)
         for module, name in ((train, "make_preview"), (classification, "ClassificationMeans")):
             patch.setattr(module, name, functools.cache(getattr(module, name)))
         yield

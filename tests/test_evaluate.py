@@ -526,7 +526,6 @@ def test_a_trained_models_accuracy_is_the_trainers_to_the_digit(tmp_path):
     exports = {
         "out.npz": "npz",
         "out.safetensors": "timm",
-        "timm": "timm",
         "huggingface": "huggingface",
         "export": "vit_jax",
     }

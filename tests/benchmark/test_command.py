@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.shared_programs import shared_programs  # noqa: F401
 from tests.stages import config_with
 from vit_jax.benchmark import __main__ as command
 from vit_jax.benchmark import step as step_lib
@@ -13,6 +14,7 @@ from vit_jax.benchmark.speed import Timing, repeat
 from vit_jax.config import model_options
 from vit_jax.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 RUN = ("--config=tests/tiny.py", "--config.mesh.data=8", "--seconds=0.05", "--repeats=3")
 
 
