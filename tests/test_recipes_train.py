@@ -32,8 +32,8 @@ def fit_one_batch(**values):
     return np.array(losses)
 
 
-# The fast tests have their values: `test_train.py`, `optimizer/test_optimizer.py`.
-FOLLOWED = ("adamw", "sgd", "lion", "lamb", "lars")
+# The fast tests have their values: `test_train.py`, `optimizer/`; and see muon below.
+FOLLOWED = ("adamw", "sgd", "lion", "lamb", "lars", "muon")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_the_loop_logs_as_the_config_says(capsys):
 
 
 def test_inference_by_size_with_its_plots(capsys, tmp_path):
-    sizes = ("--sizes=8,16", "--memory_gib=0.002", f"--plots={tmp_path}")
+    sizes = ("--sizes=8,16", "--memory_gib=0.001", f"--plots={tmp_path}")
     found = measure(capsys, "eval", *sizes)
     for one in found:
         check(one, "eval")
