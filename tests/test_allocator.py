@@ -9,7 +9,16 @@ import sys
 import pytest
 
 import vit_jax
-from vit_jax.allocator import chooses_allocation, computes_on_cpu, largest_kept
+from vit_jax.allocator import (
+    ARENA_MAX,
+    MMAP_THRESHOLD,
+    TRIM_THRESHOLD,
+    chooses_allocation,
+    computes_on_cpu,
+    keep_pieces,
+    kept_bytes,
+    largest_kept,
+)
 
 PACKAGE = pathlib.Path(vit_jax.__file__).parent
 TRAINING = ("main", "study", "suite", "sweep", "benchmark/__main__")
@@ -74,6 +83,7 @@ def test_the_allocator_is_left_alone_elsewhere(environment):
         ("", ["/dev/vfio/0"], False),
         ("cpu", ["/dev/nvidia0"], True),
         ("cuda,cpu", [], False),
+        ("cpu,cuda", ["/dev/nvidia0"], True),
         ("tpu", [], False),
     ],
 )
@@ -94,6 +104,7 @@ def test_the_cpu_computes_if_it_is_named_or_alone(platforms, accelerators, expec
 )
 def test_a_users_choice_is_seen(name, expected):
     assert chooses_allocation({"HOME": "/", name: "1"}) == expected
+    assert not chooses_allocation({"HOME": "/", name: ""})
 
 
 def test_pieces_are_kept_up_to_a_twelfth_of_the_memory_or_what_an_int_holds():
@@ -103,7 +114,26 @@ def test_pieces_are_kept_up_to_a_twelfth_of_the_memory_or_what_an_int_holds():
     assert largest_kept(64 * gib) == 2 * gib - 1
 
 
+def test_a_library_that_refuses_large_pieces_is_left_as_it_is():
+    """glibc before 2.35; what it took before would not be undone."""
+    asked = []
+
+    def mallopt(name, value):
+        asked.append((name, value))
+        return int(name != MMAP_THRESHOLD or value <= 2**25)
+
+    assert not keep_pieces(mallopt, 2**30)
+    assert asked == [(MMAP_THRESHOLD, 2**30)]
+    assert keep_pieces(mallopt, 2**25)
+    assert asked[1:] == [(MMAP_THRESHOLD, 2**25), (TRIM_THRESHOLD, -1), (ARENA_MAX, 1)]
+
+
+def test_nothing_is_kept_where_no_command_asked_for_it():
+    assert kept_bytes() == 0
+
+
 @pytest.mark.parametrize("command", TRAINING)
-def test_commands_that_train_keep_memory_before_they_import_jax(command):
+def test_commands_that_train_keep_memory_before_imports_and_threads(command):
     first = ast.parse((PACKAGE / f"{command}.py").read_text()).body[1]
-    assert "keep_freed_memory()" in ast.unparse(first)
+    calls = [ast.unparse(node) for node in first.body if isinstance(node, ast.Expr)]
+    assert calls[0] == "keep_freed_memory()"

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from vit_jax.class_mapping import ClassMapping, read_class_mapping
-from vit_jax.data.classes import ClassesDifferError, match_classes
 from vit_jax.errors import ConfigError
 
 MODEL = ("bird", "cat", "dog")
@@ -99,12 +98,3 @@ def test_files_that_do_not_fit_are_refused(tmp_path, content, data, model, messa
 def test_ambiguous_names_that_nobody_needs_are_no_matter(tmp_path):
     mapping = mapping_of(tmp_path, "a\tdog\n")
     np.testing.assert_array_equal(mapping.find(("a",), ("cat", "cat", "dog"), 3), [2])
-
-
-def test_data_is_labelled_by_a_mapping(tmp_path):
-    mapping = mapping_of(tmp_path, "tabby\tcat\npersian\tcat\n")
-    labels, remark = match_classes(MODEL, 3, ("persian", "dog", "tabby"), mapping)
-    np.testing.assert_array_equal(labels, [1, 2, 1])
-    assert "has 2 of the model's 3 classes; 3 classes of the data are 2 of the model's" in remark
-    with pytest.raises(ClassesDifferError, match="does not say what class 'cow' of the data is"):
-        match_classes(MODEL, 3, ("persian", "cow"), mapping)

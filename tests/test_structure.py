@@ -15,7 +15,7 @@ TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 # Modules and rooms of the package, each above all that it may import. A new file of the package's
 # own folder finds its level here; one in a room has the room's.
 LEVELS = (
-    "allocator choices class_mapping console durations errors escaping figures grammar hub kinds model_file nested pages parameters records sections signals storage stores tables writers",
+    "allocator choices class_mapping console durations errors escaping figures grammar host_memory hub kinds model_file nested pages parameters records sections signals storage stores tables writers",
     "devices models",
     "digests network",
     "checkpoint_errors",

@@ -30,15 +30,18 @@ from ml_collections import ConfigDict
 from vit_jax.command_line import OVERRIDE, Parser, parse_with_config, run_command
 from vit_jax.config_file import load_config
 from vit_jax.console import format_duration
+from vit_jax.data.dataset import Dataset
 from vit_jax.data.supply import Supply
 from vit_jax.devices.hardware import GIB
 from vit_jax.devices.topology import CUDA, Topology, open_topology
+from vit_jax.models.remat import DOTS, FULL, NONE
 from vit_jax.tables import format_table
 from vit_jax.training import execution
-from vit_jax.training.planning import Plan, make_plan, measure_supply
+from vit_jax.training.planning import Plan, make_plan, measure_supply, open_data
 
 FITS, DOES_NOT_FIT = 0, 1
-REMATS = ("none", "dots", "full")  # config.model.remat, by the memory that each saves.
+WITHOUT_HIDDEN = "query+key+value+out"  # Not what is widest of a block: the MLP's hidden layer.
+REMATS = (NONE, DOTS, WITHOUT_HIDDEN, FULL)  # config.model.remat, by the memory that each saves.
 
 UNKNOWN_WITHOUT_A_GPU = (
     "  (not known without a GPU: which product kernels tuning chooses, and cuDNN's workspaces)"
@@ -56,7 +59,8 @@ def suggestions(config: ConfigDict, topology: Topology, plan: Plan) -> Iterator[
     What cannot suffice is left out: recomputation, if the state alone is too large.
     """
     rest = len(topology.devices) // plan.mesh["tensor"]
-    more = REMATS[REMATS.index(str(plan.execution["remat"].value)) + 1 :]
+    given = str(plan.execution["remat"].value)
+    more = REMATS[REMATS.index(given) + 1 :] if given in REMATS else (FULL,)
     remats = [f"model.remat={how}" for how in more]
     everywhere = () if rest == 1 else (f"mesh.fsdp={rest}", "mesh.data=1")
     if plan.memory.state < plan.capacity:
@@ -67,18 +71,18 @@ def suggestions(config: ConfigDict, topology: Topology, plan: Plan) -> Iterator[
     per_device = config.batch_size // rest
     for micro in (2, 4, 8, 16, 32):
         if per_device % micro == 0 and micro > config.optimizer.accumulation_steps:
-            yield (*everywhere, "model.remat=full", f"optimizer.accumulation_steps={micro}")
+            yield (*everywhere, f"model.remat={FULL}", f"optimizer.accumulation_steps={micro}")
 
 
 def try_suggestions(
-    path: str, overrides: Sequence[str], topology: Topology, plan: Plan
+    path: str, overrides: Sequence[str], topology: Topology, plan: Plan, dataset: Dataset
 ) -> Iterator[Plan]:
-    """Compiles one suggestion after the other, up to the first that fits."""
+    """Compiles one suggestion after the other, up to the first that fits; none changes the data."""
     for changes in suggestions(load_config(path, overrides), topology, plan):
         logger.info("Trying %s ...", " ".join(OVERRIDE + change for change in changes))
         replaced = {change.partition("=")[0] for change in changes}
         kept = [given for given in overrides if given.partition("=")[0] not in replaced]
-        attempt = make_plan(load_config(path, [*kept, *changes]), topology, changes)
+        attempt = make_plan(load_config(path, [*kept, *changes]), topology, changes, dataset)
         yield attempt
         if attempt.fits:
             return
@@ -271,9 +275,10 @@ def run(arguments: Sequence[str]) -> int:
     flags, overrides = parse_with_config(parser, arguments)
     topology = open_topology(flags.topology)
     config = load_config(flags.config, overrides)
-    plans = [make_plan(config, topology)]
+    dataset = open_data(config)
+    plans = [make_plan(config, topology, dataset=dataset)]
     if flags.suggest and not plans[0].fits:
-        plans += try_suggestions(flags.config, overrides, topology, plans[0])
+        plans += try_suggestions(flags.config, overrides, topology, plans[0], dataset)
     supply = measure_supply(config) if flags.input else None
     price = flags.price_per_hour
     if flags.json:

@@ -195,11 +195,17 @@ def read_lines(path: str, key: str, expected: str, error: type[UserError]) -> li
     try:
         content = read(file)
     except OSError as reason:
-        raise error(f"{key} cannot be read ({reason.strerror or reason}).") from reason
+        raise error(f"{key} cannot be read ({reason_of(reason)}).") from reason
     if b"\0" in content:
         raise error(f"{key} is no text file; expected {expected}.")
     text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
     return [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def reason_of(error: OSError) -> str:
+    """Why a file cannot be read, without its name, which remote stores leave as the whole reason."""
+    missing = "No such file" if isinstance(error, FileNotFoundError) else ""
+    return error.strerror or missing or str(error)
 
 
 def read(path: str, start: int = 0, stop: int | None = None) -> bytes:

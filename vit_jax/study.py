@@ -16,8 +16,8 @@ if __name__ == "__main__":  # Before imports that take seconds.
     from vit_jax.allocator import keep_freed_memory
     from vit_jax.signals import nothing_to_save
 
-    nothing_to_save()
     keep_freed_memory()
+    nothing_to_save()
 
 import argparse
 import dataclasses

@@ -20,7 +20,9 @@ RUN = ("--config=tests/tiny.py", "--config.mesh.data=8", "--seconds=0.05", "--re
 
 def measure(capsys, what, *arguments):
     assert main((what, *RUN, "--json", *arguments)) == 0
-    return json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert "Measuring for about" in printed.err
+    return json.loads(printed.out)
 
 
 def check(found, what):

@@ -74,7 +74,7 @@ class Local:
     ],
 )
 def test_what_helps(monkeypatch, measured, source, keys, expected):
-    monkeypatch.setattr(supply, "host_memory_gib", lambda: 16)
+    monkeypatch.setattr(supply, "host_memory_bytes", lambda: 16 * 2**30)
     monkeypatch.setattr(supply.pipeline, "default_workers", lambda: 5)
     config = tiny.get_config()
     config.model.image_size = (160, 224)

@@ -1,6 +1,7 @@
 """Scan, remat and bfloat16 change how a model runs, not what it computes."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,9 @@ import pytest
 from flax import nnx
 
 from tests.models.filled import fill, filled_model, predict, random_images
+from vit_jax.errors import ConfigError
 from vit_jax.models import abstract_model
-from vit_jax.models.layers import REMAT_POLICIES, save_products
+from vit_jax.models.remat import DOTS, LAYERS, NAMES, is_remat, remat_policy
 
 VIT = {"width": 32, "depth": 3, "mlp_width": 64, "num_heads": 2, "num_classes": 10}
 RESNET = {"image_size": 24, "width_factor": 0.5, "stage_depths": (1, 1), "num_classes": 10}
@@ -129,12 +131,42 @@ def kept_for_the_backward_pass(name, remat):
     return sum(aval.size for aval in avals if aval.shape[:1] == stacked)
 
 
-def test_dots_keep_products_with_weights_alone():
-    product = functools.partial(save_products, jax.lax.dot_general_p)
-    assert product(dimension_numbers=(((2,), (0,)), ((), ())))
-    assert not product(dimension_numbers=(((3,), (3,)), ((0,), (0,)))), "of queries and keys"
-    assert save_products(jax.lax.conv_general_dilated_p)
-    assert not save_products(jax.lax.tanh_p)
+WIDTHS = {"query": 32, "key": 32, "value": 32, "out": 32, "dense1": 64, "gate": 64, "dense2": 32}
+
+
+@pytest.mark.parametrize("kept", [*LAYERS, "query+key+value+out", "dots"])
+def test_the_layers_named_are_kept_and_no_other(kept):
+    """But for the result of the last, which nothing in the block's backward pass reads."""
+    names = set(LAYERS if kept == DOTS else kept.split("+")) - {"dense2"}
+    options = FAMILIES["ViT-B/16"] | {"mlp": "swiglu"}
+    forward, _ = equations(trace("ViT-B/16", options, remat=kept), "scan")
+    shapes = [(*v.aval.shape[1:3], math.prod(v.aval.shape[3:])) for v in forward.outvars[1:]]
+    expected = [(2, 16, 32), *((2, 16, WIDTHS[name]) for name in names)]
+    assert sorted(shapes) == sorted(expected)
+
+
+def test_convolutions_are_kept_by_their_name_and_by_dots():
+    convolution = jax.lax.conv_general_dilated_p
+    for remat, kept in {"dots": True, "convolution+query": True, "query": False}.items():
+        assert remat_policy(remat)(convolution) == kept
+        assert not remat_policy(remat)(jax.lax.tanh_p)
+        assert not remat_policy(remat)(jax.lax.dot_general_p, dimension_numbers=((), ()))
+
+
+@pytest.mark.parametrize(
+    ("remat", "known"),
+    [
+        *((name, True) for name in ("auto", "none", "full", "dots", *NAMES, "+".join(NAMES))),
+        *((name, False) for name in ("", "+", "query+", "query+query", "query+dots", "Query")),
+    ],
+)
+def test_names_are_known_and_said_once(remat, known):
+    assert is_remat(remat) == known
+    if not known:
+        with pytest.raises(
+            ConfigError, match=r"model\.remat=.*must be one of auto, none, full, dots"
+        ):
+            abstract_model("ViT-B/16", **FAMILIES["ViT-B/16"], remat=remat)
 
 
 @pytest.mark.parametrize(  # All scan their blocks by one function.
@@ -148,6 +180,21 @@ def test_remat_keeps_less_for_the_backward_pass(name):
     block_input = 2 * options.num_tokens * options.width  # Of two images.
     assert full == options.depth * block_input
     assert full < dots < none
+
+
+def test_a_cpu_needs_less_memory_with_remat_in_a_loop():
+    """As `execution.choose_scan_unroll` has it; without a loop its compiler undoes remat."""
+    options = FAMILIES["ViT-B/16"] | {"depth": 6}
+
+    def temporaries(**execution):
+        model = abstract_model("ViT-B/16", **options, **execution)
+        arguments = *nnx.split(model), random_images(model.options)
+        compiled = logits_and_gradients.lower(*arguments).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    kept = temporaries(remat="none", scan_unroll=6)
+    assert temporaries(remat="dots", scan_unroll=1) < kept / 2
+    assert temporaries(remat="full", scan_unroll=1) < kept / 3
 
 
 @pytest.mark.parametrize("remat", ["none", "dots"])
@@ -175,7 +222,8 @@ def forward(graphdef, state, images):
     [("BiT-R50x1", 2), ("BiT-v1-R50x1", 2), ("AxialResNet50", 2), ("R50+ViT-B/16", 1)],
 )
 def test_remat_recomputes_each_unit_of_a_resnet(name, num_units):
-    for remat, policy in REMAT_POLICIES.items():
+    for remat in ("none", "full", "dots", "convolution"):
+        policy = remat_policy(remat)
         model = abstract_model(name, **FAMILIES[name], remat=remat)
         graphdef, state = nnx.split(model)
         program = jax.make_jaxpr(forward, static_argnums=0)

@@ -74,6 +74,24 @@ def test_the_decoder_is_of_the_models_kind(setup):
     assert setup.experiment.model_file.class_names == (), "a model without a head has no classes"
 
 
+@pytest.mark.parametrize(
+    ("encoder", "heads", "decoder"),
+    [
+        ({"attention": "joint", "scan_unroll": 3, "remat": "full"}, 2, "joint"),
+        ({"attention": "cudnn", "dtype": "bfloat16"}, 2, "cudnn"),
+        ({"attention": "cudnn", "dtype": "bfloat16"}, 4, "xla"),  # Heads of 4: no multiple of 8.
+    ],
+)
+def test_the_decoder_is_executed_as_the_encoder_where_it_can_be(setup, encoder, heads, decoder):
+    objective = setup.experiment.objective
+    model = dataclasses.replace(objective.model, **encoder)
+    options = dataclasses.replace(objective.options, decoder_heads=heads)
+    network = dataclasses.replace(objective.network, options=model)
+    found = type(objective)(options, network, objective.labels).decoder_options
+    assert found.attention == decoder
+    assert (found.scan_unroll, found.remat) == (model.scan_unroll, model.remat)
+
+
 def test_pictures_show_the_image_what_is_seen_of_it_and_the_whole_predicted(
     setup, batch, predictions
 ):

@@ -70,6 +70,20 @@ def test_dropout_elsewhere_and_other_machines_do_not_matter():
         assert devices_of(config, mesh_of(**axes)).splits_heads == splits
 
 
+@pytest.mark.parametrize(
+    ("devices", "remat", "unroll"),
+    [
+        *((HERE, remat, 1) for remat in ("full", "dots", "query+out")),
+        *((H100, remat, 1) for remat in ("full", "query+out")),
+        *((H100, remat, 12) for remat in ("none", "dots")),
+        (HERE, "none", 12),
+    ],
+)
+def test_more_is_recomputed_than_by_default_in_a_loop_alone(devices, remat, unroll):
+    assert chosen(devices, remat=remat)["scan_unroll"] == unroll
+    assert chosen(devices, remat=remat, scan_unroll=4)["scan_unroll"] == 4
+
+
 def test_other_families_have_what_applies_to_them():
     precision = {"matmul_precision": "default"}
     assert chosen(HERE, "Mixer-B/16") == {"remat": "none", "scan_unroll": 12} | precision

@@ -100,6 +100,11 @@ def test_sharpness_aware_training_is_described():
     )
 
 
+def test_kept_memory_is_told_where_there_is_any():
+    assert overview.describe_memory(0) == ""
+    assert overview.describe_memory(3 * 2**29).startswith("pieces of up to 1.5 GiB are kept")
+
+
 def test_a_note_is_shown_if_there_is_one():
     assert "note " not in describe(mesh_of(1))
     assert "note      taken from Table 3" in describe(mesh_of(1), note="taken from Table 3")

@@ -191,6 +191,21 @@ def test_how_the_model_is_computed_is_recorded_and_may_change(recorded, tmp_path
     assert config["config"]["model"]["attention"] == "auto"
 
 
+def test_what_is_chosen_in_another_way_is_told(tmp_path, caplog):
+    """As by a version that chooses otherwise, or on other devices; not what the command line sets."""
+    config = default_config()
+    config.model.remat = "full"
+    for attention, remat in (("xla", "none"), ("joint", "full"), ("joint", "full")):
+        execution = {"attention": attention, "remat": remat}
+        inputs = workdir.Inputs(64, "", execution=execution)
+        resuming = attention == "joint"
+        workdir.record_config(epath.Path(tmp_path), config, inputs, BEST, resuming=resuming)
+    (message,) = caplog.messages
+    assert message.startswith(
+        "config.model.attention=auto was 'xla' before this resume and is 'joint'"
+    )
+
+
 def test_a_pair_equals_the_list_it_is_stored_as(tmp_path, caplog):
     for resuming in (False, True):
         config = default_config()

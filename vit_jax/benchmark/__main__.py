@@ -20,6 +20,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +48,13 @@ from vit_jax.errors import ConfigError
 
 TRAIN, STEP, EVAL, INPUT = "train", "step", "eval", "input"
 DEFAULT_DATA = {TRAIN: REAL, STEP: SYNTHETIC, EVAL: SYNTHETIC, INPUT: REAL}
+BEFORE = (
+    "Measuring for about %g s, once the data is open and the program compiled: a large model takes "
+    "minutes to compile."
+)
 OF_EVAL = ("models", "sizes", "memory_gib", "plots")  # Flags.
+
+logger = logging.getLogger("vit_jax")
 
 
 def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -110,6 +117,7 @@ def run(arguments: Sequence[str]) -> int:
     """Measures and prints."""
     flags, overrides = parse_flags(arguments)
     config, timing = load_config(flags.config, overrides), Timing(flags.seconds, flags.repeats)
+    logger.info(BEFORE, flags.seconds)
     document: Any
     if flags.what == INPUT:
         speed = measure_input(config, timing)

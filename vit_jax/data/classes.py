@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vit_jax.class_mapping import ABSENT, ClassMapping
 from vit_jax.data.sources.examples import Example
 from vit_jax.data.sources.splits import abbreviate
 from vit_jax.data.sources.views import View
@@ -20,10 +19,7 @@ class ClassesDifferError(DataError):
 
 
 def match_classes(
-    model_names: Sequence[str],
-    num_classes: int,
-    data_names: Sequence[str],
-    mapping: ClassMapping | None = None,
+    model_names: Sequence[str], num_classes: int, data_names: Sequence[str]
 ) -> tuple[np.ndarray, str]:
     """The model's class for each class of the data.
 
@@ -34,7 +30,6 @@ def match_classes(
       model_names: of the model's classes; empty if unknown.
       num_classes: how many it has.
       data_names: of the data's classes.
-      mapping: what the model calls them; several may be one class there. Without it, the same.
 
     Returns:
       The model's label [K] int32 for each of the data's K labels, and a remark to print, empty if
@@ -42,17 +37,8 @@ def match_classes(
 
     Raises:
       ClassesDifferError: a class of the data is not among the model's; the message names the first.
-      ConfigError: the mapping does not fit both lists.
     """
     numbers = np.arange(len(data_names), dtype=np.int32)
-    if mapping:
-        labels = mapping.find(data_names, model_names, num_classes)
-        if absent := np.flatnonzero(labels == ABSENT).tolist():
-            raise ClassesDifferError(
-                f"{mapping.origin} does not say what class {data_names[absent[0]]!r} of the data is "
-                f"called in the model ({len(absent):,} are missing)."
-            )
-        return labels, _remark(labels, num_classes, data_names)
     if not model_names:
         if len(data_names) != num_classes:
             raise ClassesDifferError(
@@ -83,10 +69,8 @@ def match_classes(
 def _remark(labels: np.ndarray, num_classes: int, data_names: Sequence[str]) -> str:
     """In what the model's labels [K] for the data's differ from 0, 1, ..., in words."""
     remarks = []
-    if (used := len(set(labels.tolist()))) < num_classes:
-        remarks.append(f"the data has {used:,} of the model's {num_classes:,} classes")
-    if used < len(labels):
-        remarks.append(f"{len(labels)} classes of the data are {used} of the model's")
+    if len(labels) < num_classes:
+        remarks.append(f"the data has {len(labels):,} of the model's {num_classes:,} classes")
     if moved := np.flatnonzero(labels != np.arange(len(labels))).tolist():
         name, there = data_names[moved[0]], labels[moved[0]]
         remarks.append(f"classes are matched by name: {name!r} is {moved[0]} here, {there} there")
@@ -109,7 +93,7 @@ class LabelledForModel(View):
         if np.ndim(example.label) == 0:
             return example._replace(label=int(self.model_labels[example.label]))
         targets = np.zeros(self.num_classes, np.float32)
-        np.maximum.at(targets, self.model_labels, example.label)  # Of classes that are one there.
+        targets[self.model_labels] = example.label
         return example._replace(label=targets)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from vit_jax.data.loading.read_ahead import chunks_ahead
 from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import DataError
 from vit_jax.grammar import Operation
+from vit_jax.host_memory import host_memory_bytes
 
 READ, DECODE, AUGMENT, ASSEMBLE = STAGES = ("read", "decode and crop", "augment", "assemble")
 
@@ -236,7 +236,7 @@ def remedies(config: ConfigDict, dataset: Dataset, costs: Costs, num_cores: int)
             f"python -m vit_jax.prepare --source={data.source} --output=DIR --shorter_side={side}, "
             "smaller files once and for all"
         )
-    fits = whole_gib < _SPARE * host_memory_gib()
+    fits = whole_gib < _SPARE * host_memory_bytes() / 2**30
     if fits and not data.cache_gib and shares[READ] + shares[DECODE] > _MUCH:
         gib = max(1, round(1.1 * whole_gib))
         found.append(f"data.cache_gib={gib}, all images decoded in memory")
@@ -247,11 +247,3 @@ def remedies(config: ConfigDict, dataset: Dataset, costs: Costs, num_cores: int)
     if shares[AUGMENT] > _MUCH:
         found.append("a cheaper data.augmentation")
     return found
-
-
-def host_memory_gib() -> float:
-    """The memory of this machine; 0 where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    except (AttributeError, ValueError, OSError):
-        return 0.0

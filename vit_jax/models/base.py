@@ -12,8 +12,8 @@ from flax import nnx
 
 from vit_jax.errors import ConfigError
 from vit_jax.kinds import shown
-from vit_jax.models.layers import REMAT_POLICIES
 from vit_jax.models.norms import BatchNorm
+from vit_jax.models.remat import AUTO, DOTS, FULL, NAMES, NONE, SEPARATOR, is_remat
 
 PATCH_EMBEDDINGS, BLOCK_OUTPUTS = "patch_embeddings", "block_outputs"
 ATTENTION_WEIGHTS, PRE_LOGITS = "attention_weights", "pre_logits"
@@ -33,7 +33,6 @@ FIELD_KINDS: dict[
 LARGEST = 10_000_000  # Of any number that an option is: classes, widths, pixels.
 DEEPEST = 10_000  # Blocks; each has an entry in lists.
 
-AUTO = "auto"
 BATCH_NORM, NO_NORM = "batch", "none"
 PRECISIONS = (AUTO, "default", "high", "highest")  # JAX's, and the one that `dtype` suggests.
 
@@ -59,7 +58,7 @@ class ModelOptions:
     head_norm: str = NO_NORM  # or "batch": of the head's input, for linear probes (MAE's recipe)
     dtype: str = "float32"  # of the computation; parameters are always float32
     matmul_precision: str = AUTO  # JAX's of float32 products; auto: "highest" if dtype is float32
-    remat: str = AUTO  # or "none", "full", "dots": what the backward pass recomputes
+    remat: str = AUTO  # what the backward pass recomputes: see models/remat.py
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -76,7 +75,12 @@ class ModelOptions:
         object.__setattr__(self, "image_size", as_pair("image_size", self.image_size))
         require_at_least(self, 0, "num_classes")
         require_at_least(self, 1, "channels")
-        require_one_of(self, dtype=("float32", "bfloat16"), remat=REMAT_POLICIES)
+        require_one_of(self, dtype=("float32", "bfloat16"))
+        if not is_remat(self.remat):
+            raise ConfigError(
+                f"model.remat={shown(self.remat)}: must be one of {AUTO}, {NONE}, {FULL}, {DOTS}, or "
+                f"what is kept, of {', '.join(NAMES)}, joined by {SEPARATOR!r}."
+            )
         require_one_of(self, head_norm=(NO_NORM, BATCH_NORM))
         require_one_of(self, matmul_precision=PRECISIONS)
 

@@ -13,10 +13,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax.models.attention import FUSED, FUSED_PRIMITIVE, JOINT, Fused, even_length
+from vit_jax.models.attention import FUSED, JOINT, Fused, even_length
 from vit_jax.models.dropout import HASHED, dropout
 from vit_jax.models.norms import layer_norm
 from vit_jax.models.positions import relative_logits, rotary_angles, rotate
+from vit_jax.models.products import kernel_product
+from vit_jax.models.remat import name_result, rematerialize
 from vit_jax.models.softmax import softmax
 
 DENSE_MLP, SWIGLU = "dense", "swiglu"
@@ -33,21 +35,6 @@ STOCHASTIC_DEPTH_SCHEDULES = (LINEAR, CONSTANT)
 xavier_uniform = nnx.initializers.xavier_uniform()
 lecun_normal = nnx.initializers.lecun_normal()
 nearly_zero = nnx.initializers.normal(1e-6)
-
-
-def save_products(primitive: Any, *args: Any, **params: Any) -> bool:
-    """A remat policy that keeps products with weights, convolutions, and fused attention."""
-    dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *args, **params)
-    convolution = primitive is jax.lax.conv_general_dilated_p
-    return dots or convolution or FUSED_PRIMITIVE in primitive.name
-
-
-REMAT_POLICIES = {
-    "auto": None,  # where no devices are known to choose for, as "none"
-    "none": None,  # keep every activation
-    "full": jax.checkpoint_policies.nothing_saveable,  # recompute each block
-    "dots": save_products,  # recompute all but what `save_products` names
-}
 
 
 def split(key: jax.Array | None, num: int) -> list[jax.Array | None]:
@@ -150,6 +137,8 @@ class Attention(nnx.Module):
             query, key_, value = joint([self.query, self.key, self.value], x)
         else:
             query, key_, value = self.query(x), self.key(memory), self.value(memory)
+        query, key_ = name_result(query, "query"), name_result(key_, "key")
+        value = name_result(value, "value")
         if self.query_key_norm:
             query, key_ = self.query_norm(query), self.key_norm(key_)
         if self.rotary_options is not None:
@@ -164,7 +153,7 @@ class Attention(nnx.Module):
             y = jnp.einsum("...hqk,...khd->...qhd", dropped.astype(value.dtype), value)
         if self.out_norm:
             y = self.norm(y.reshape(*y.shape[:-2], -1)).reshape(y.shape)
-        return self.out(y)[..., :queries, :], weights
+        return name_result(self.out(y), "out")[..., :queries, :], weights
 
     def fused_for(self, key: jax.Array | None) -> Fused | None:
         """The kernel, unless it cannot do what is to be done; `key` as for the call."""
@@ -196,14 +185,22 @@ class Attention(nnx.Module):
 def joint(layers: Sequence[nnx.LinearGeneral], x: jax.Array) -> list[jax.Array]:
     """The outputs [..., H, d] of layers for the same input [..., D], by one product.
 
-    A CPU's library is quicker with one wide product than with several narrow ones.
+    All layers have biases, or none. A CPU's library is quicker with one wide product than with several
+    narrow ones.
     """
-    first, biases = layers[0], [layer.bias for layer in layers if layer.bias is not None]
+    first = layers[0]
     kernel = jnp.concatenate([layer.kernel[...] for layer in layers], 1)
-    bias = jnp.concatenate([bias[...] for bias in biases]) if biases else jnp.zeros((), x.dtype)
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    bias = jnp.concatenate([bias[...] for bias in biases]) if biases else None
     x, kernel, bias = first.promote_dtype((x, kernel, bias), dtype=first.dtype)
-    y = jnp.tensordot(x, kernel, 1) + bias
-    return jnp.split(y, len(layers), -2)
+    y = jnp.tensordot(x, kernel, 1)
+    return jnp.split(y if bias is None else y + bias, len(layers), -2)
+
+
+def linear(width: int, features: int, options: Any, rngs: nnx.Rngs, **inits: Any) -> nnx.Linear:
+    """A layer [..., width] -> [..., features] of an MLP; `options`: dtype."""
+    kwargs: dict[str, Any] = {"dot_general": kernel_product, "dtype": options.dtype, "rngs": rngs}
+    return nnx.Linear(width, features, **kwargs, **inits)
 
 
 class MLP(nnx.Module):
@@ -226,8 +223,8 @@ class MLP(nnx.Module):
         inner_norm: bool = False,
     ):
         inits: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
-        self.dense1 = nnx.Linear(width, hidden_width, dtype=options.dtype, rngs=rngs, **inits)
-        self.dense2 = nnx.Linear(hidden_width, width, dtype=options.dtype, rngs=rngs, **inits)
+        self.dense1 = linear(width, hidden_width, options, rngs, **inits)
+        self.dense2 = linear(hidden_width, width, options, rngs, **inits)
         self.gelu, self.dropout_rate, self.dropout_bits = options.gelu, dropout_rate, dropout_bits
         self.inner_norm = inner_norm
         if inner_norm:
@@ -239,11 +236,11 @@ class MLP(nnx.Module):
         rate, bits = self.dropout_rate, self.dropout_bits
         x = dropout(self.hidden(x), rate, key1, bits)
         x = self.norm(x) if self.inner_norm else x
-        return dropout(self.dense2(x), rate, key2, bits)
+        return dropout(name_result(self.dense2(x), "dense2"), rate, key2, bits)
 
     def hidden(self, x: jax.Array) -> jax.Array:
         """The input of the second layer, before dropout and norm: [..., D] -> [..., M]."""
-        return GELU[self.gelu](self.dense1(x))
+        return GELU[self.gelu](name_result(self.dense1(x), "dense1"))
 
 
 class SwiGLU(MLP):
@@ -251,12 +248,13 @@ class SwiGLU(MLP):
 
     def __init__(self, width: int, hidden_width: int, options: Any, rngs: nnx.Rngs, **kwargs: Any):
         inits: dict[str, Any] = {"kernel_init": xavier_uniform, "bias_init": nearly_zero}
-        self.gate = nnx.Linear(width, hidden_width, dtype=options.dtype, rngs=rngs, **inits)
+        self.gate = linear(width, hidden_width, options, rngs, **inits)
         super().__init__(width, hidden_width, options, rngs, **kwargs)
 
     def hidden(self, x: jax.Array) -> jax.Array:
         """See `MLP.hidden`."""
-        return jax.nn.silu(self.gate(x)) * self.dense1(x)
+        gate, hidden = name_result(self.gate(x), "gate"), name_result(self.dense1(x), "dense1")
+        return jax.nn.silu(gate) * hidden
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["stored"], meta_fields=["make"])
@@ -293,20 +291,6 @@ def made(parameters: Any) -> Any:
         return leaf.make(leaf.stored) if is_deferred(leaf) else leaf
 
     return jax.tree.map(make, parameters, is_leaf=is_deferred)
-
-
-def rematerialize(function: Callable, remat: str, **kwargs: Any) -> Callable:
-    """`function` as it is for remat "none" or "auto", else recomputed in the backward pass by its policy."""
-    if REMAT_POLICIES[remat] is None:
-        return function
-    return jax.checkpoint(function, policy=REMAT_POLICIES[remat], **kwargs)
-
-
-def call_block(block: nnx.Module, x: jax.Array, remat: str) -> Any:
-    """`block(x)`, recomputed in the backward pass as `remat` says."""
-    graphdef, parameters = nnx.split(block)
-    call = rematerialize(lambda parameters, x: nnx.merge(graphdef, parameters)(x), remat)
-    return call(parameters, x)
 
 
 def scan_blocks(

@@ -44,7 +44,8 @@ from vit_jax.models.base import (
     require_not_negative,
     require_one_of,
 )
-from vit_jax.models.layers import call_block, lecun_normal
+from vit_jax.models.layers import lecun_normal
+from vit_jax.models.remat import call_block
 
 NUM_GROUPS = 32
 GROUP_NORM_EPSILONS = {True: 1e-5, False: 1e-6}  # of the references, by `preactivation`

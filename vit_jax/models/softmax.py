@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 @jax.custom_vjp
 def softmax(logits: jax.Array) -> jax.Array:
-    """[..., K] -> positive numbers of the same type and shape, whose sum over the last axis is 1."""
+    """[..., K] -> numbers from 0 of the same type and shape, whose sum over the last axis is 1."""
     return jax.nn.softmax(logits)
 
 

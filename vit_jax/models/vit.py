@@ -116,7 +116,7 @@ class ViTOptions(PatchOptions):
     gelu: str = "tanh"  # or "erf", or OpenAI's "quick"
     pre_norm: bool = False  # LayerNorm before the blocks, patches without bias (CLIP)
     final_norm: bool = True  # LayerNorm after the blocks
-    attention: str = AUTO  # or "xla", "cudnn": what computes it
+    attention: str = AUTO  # or "xla", "joint", "cudnn": what computes it
     scan_unroll: int | str = AUTO  # blocks per iteration of the scan
 
     def __post_init__(self) -> None:

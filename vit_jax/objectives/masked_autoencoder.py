@@ -18,6 +18,7 @@ from flax import nnx
 
 from vit_jax.errors import ConfigError
 from vit_jax.kinds import Flag, Fraction, whole
+from vit_jax.models.attention import CUDNN, XLA, cudnn_obstacle
 from vit_jax.models.base import Constrain
 from vit_jax.models.layers import scan_blocks, xavier_uniform
 from vit_jax.models.norms import layer_norm
@@ -188,9 +189,17 @@ class MaskedAutoencoder(Objective):
             channels=self.model.channels,
             gelu=self.model.gelu,
             dtype=self.model.dtype,
+            attention=self._decoder_attention(),
             remat=self.model.remat,
+            scan_unroll=self.model.scan_unroll,
             positions="sincos_2d",
         )
+
+    def _decoder_attention(self) -> str:
+        """The encoder's, unless its kernel does not take the decoder's heads."""
+        head_width = self.options.decoder_width // self.options.decoder_heads
+        obstacle = cudnn_obstacle(head_width, self.model.dtype)
+        return XLA if self.model.attention == CUDNN and obstacle else self.model.attention
 
     def _make_decoder(self, key: jax.Array) -> Decoder:
         size, rngs = self._pixels_of_a_patch, nnx.Rngs(key)

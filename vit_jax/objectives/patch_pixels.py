@@ -67,7 +67,7 @@ def require_sequence(options: ModelOptions, objective: str) -> ViTOptions:
     if reason := why_all_patches(model):
         raise ConfigError(
             f"config.objective.name={objective!r} changes the number of patches, and {reason} needs "
-            "all of them: add a table at the 'stem'."
+            "all of them: take positions that are added at the 'stem'."
         )
     if isinstance(model, AxialViTOptions):
         raise ConfigError(

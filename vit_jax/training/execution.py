@@ -18,8 +18,9 @@ from vit_jax.devices import sharding
 from vit_jax.devices.hardware import memory_capacity_bytes
 from vit_jax.errors import ConfigError
 from vit_jax.models.attention import CUDNN, JOINT, XLA, cudnn_obstacle
-from vit_jax.models.base import AUTO, ModelOptions
+from vit_jax.models.base import ModelOptions
 from vit_jax.models.positions import NO_BIAS, RELATIVE
+from vit_jax.models.remat import AUTO, DOTS, NONE
 
 CPU, GPU, TPU = "cpu", "gpu", "tpu"  # JAX's names of platforms.
 OLDEST_FOR_CUDNN = (8, 0)  # The compute capability that its fused attention needs: A100.
@@ -130,15 +131,21 @@ def cudnn_is_not_for(options: ModelOptions, devices: Devices) -> str:
 def choose_remat(options: ModelOptions, devices: Devices) -> Choice:
     """Products are kept on accelerators, where writing the rest takes longer than its computation."""
     if devices.platform == CPU:
-        return Choice("none", "a CPU has the memory")
-    return Choice("dots", "faster and smaller than keeping everything")
+        return Choice(NONE, "a CPU has the memory")
+    return Choice(DOTS, "faster and smaller than keeping everything")
 
 
 def choose_scan_unroll(options: ModelOptions, devices: Devices) -> Choice:
-    """All blocks where nothing is gained by a loop; on a TPU the loop is as fast."""
+    """All blocks where nothing is gained by a loop; on a TPU the loop is as fast.
+
+    Without a loop the compilers for CPUs and GPUs find what is computed again to be what was computed before,
+    and keep it.
+    """
     depth: int = options.depth  # type: ignore[attr-defined]
     if devices.platform == TPU:
         return Choice(1, "a TPU's loop is as fast, and compiles sooner")
+    if options.remat not in (AUTO, NONE, choose_remat(options, devices).value):
+        return Choice(1, f"without a loop what remat {options.remat} recomputes would be kept")
     if devices.platform == CPU:
         return Choice(depth, "no copies into the loop's stack")
     needed = UNROLLED_SHARE * devices.rows * kept_bytes(options)

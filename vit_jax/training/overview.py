@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from vit_jax.allocator import kept_bytes
 from vit_jax.choices import Choices, chosen_options
 from vit_jax.console import format_count
 from vit_jax.data import supply
@@ -52,6 +53,7 @@ def describe_run(experiment: Experiment) -> str:
         "sharpness": describe_sharpness(config.optimizer.sharpness),
         "input": describe_input(experiment),
         "execution": execution.describe(experiment.execution),
+        "memory": describe_memory(kept_bytes()),
         "note": config.note,
     }
     lines = [f"{name:9} {text}" for name, text in rows.items() if text]
@@ -136,6 +138,16 @@ def describe_input(experiment: Experiment) -> str:
     return (
         f"the devices take at most {bound:,.0f} images/s, about {bound * USUAL_MFU:,.0f} at "
         f"{USUAL_MFU:.0%} of their peak{each}; {found.compare(bound * USUAL_MFU / hosts)}"
+    )
+
+
+def describe_memory(kept: int) -> str:
+    """What becomes of freed memory on a CPU; empty where that is left to the system, with `kept` 0."""
+    if not kept:
+        return ""
+    return (
+        f"pieces of up to {kept / hardware.GIB:.3g} GiB are kept for the next step when they are freed "
+        "(docs/troubleshooting.md)"
     )
 
 

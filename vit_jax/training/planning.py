@@ -14,7 +14,7 @@ import jax
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax.data.dataset import open_dataset
+from vit_jax.data.dataset import Dataset, open_dataset
 from vit_jax.data.supply import Supply, look_at
 from vit_jax.devices import estimate, sharding
 from vit_jax.devices.collectives import Collective, collectives
@@ -130,8 +130,24 @@ class Plan:
         return self.steps * self.step_seconds
 
 
-def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = ()) -> Plan:
+def open_data(config: ConfigDict) -> Dataset:
+    """The config's training examples, or their sizes alone; raises UserError as `open_dataset`."""
+    config_lib.validate(config)
+    return open_dataset(with_architecture(config, cached_only=True), required=False)
+
+
+def make_plan(
+    config: ConfigDict,
+    topology: Topology,
+    changes: Sequence[str] = (),
+    dataset: Dataset | None = None,
+) -> Plan:
     """Compiles the train step of `config` for the devices of `topology`.
+
+    Args:
+      config, topology: of the run.
+      changes: "KEY=VALUE" of the config, beyond what was asked for.
+      dataset: as of `open_data`, for plans that share it; None: opened here.
 
     Raises:
       UserError: the config is wrong, or does not divide over these devices.
@@ -139,7 +155,7 @@ def make_plan(config: ConfigDict, topology: Topology, changes: Sequence[str] = (
     config_lib.validate(config)
     config = with_architecture(config, cached_only=True)
     mesh = sharding.build_mesh(config.mesh, topology.devices)
-    dataset = open_dataset(config, required=False)
+    dataset = open_data(config) if dataset is None else dataset
     experiment = make_experiment(config, mesh, dataset, platform=topology.platform)
     state, frozen, batch = experiment.state, experiment.frozen, experiment.batch
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from importlib import metadata
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ import vit_jax
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
 from vit_jax.storage import is_remote, write_json
-from vit_jax.training.resuming import as_json, check_same_run, read_record
+from vit_jax.training.resuming import AUTO, as_json, check_same_run, read_record
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +132,7 @@ def record_config(
         moved = digest == digest_now or config.data.allow_changes
         check_same_run(path, current, moved=moved)
         _check_objective(path, record.get("objective_digest"), inputs.objective_digest)
+        _tell_choices(record.get("execution", {}), inputs.execution, current["model"])
         if size not in (None, size_now):
             logger.warning(
                 "The data had %s training examples before this resume and has %s now: from here on "
@@ -157,6 +158,17 @@ def _check_objective(path: epath.Path, before: str | None, now: str) -> None:
             "one that the run began with, or begin another run in a new --workdir, with "
             "--config.init."
         )
+
+
+def _tell_choices(before: Mapping[str, Any], now: Mapping[str, Any], model: Mapping) -> None:
+    """Logs what was chosen in another way for these devices, or by an earlier version."""
+    for name, value in now.items():
+        if model.get(name) == AUTO and before.get(name, value) != value:
+            logger.warning(
+                "config.model.%s=auto was %r before this resume and is %r now: results differ by "
+                "rounding. Set it to go on as before.",
+                *(name, before[name], value),
+            )
 
 
 def package_versions() -> dict[str, str]:

@@ -117,6 +117,18 @@ def test_what_lies_ready_is_bounded_in_bytes(monkeypatch, size, expected):
     ahead.close()
 
 
+def test_chunks_that_become_larger_are_fewer_at_once(monkeypatch):
+    """However many small ones came before, as in a folder of thumbnails and then of photographs."""
+    monkeypatch.setattr(read_ahead, "_MOST_BYTES", 100)
+    read, asked = reader(lambda chunk: 1 if chunk < 50 else 40)
+    ahead = ReadAhead(most=4, stride=1, stop=1000)
+    for chunk in range(60):
+        ahead.take(chunk, read)
+    drained(ahead)
+    assert sorted(asked) == list(range(60 + 2))
+    ahead.close()
+
+
 def test_at_first_little_is_read_ahead_for_nobody_knows_its_size():
     go, begun = threading.Event(), threading.Semaphore(0)
 
@@ -176,6 +188,7 @@ def test_closing_reads_no_more():
         with pytest.raises(DataError, match="have been closed"):
             ahead.take(chunk, read)
     assert set(asked) <= {0, 1}
+    assert not ahead._reading, "what lies ready is dropped"
 
 
 def test_a_copy_for_a_worker_process_begins_anew():

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import pickle
 
@@ -57,7 +58,9 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
 def test_a_missing_image_is_named(tmp_path):
     complete = str(tmp_path / "other.jpg")
     source = ImageFiles("/root", Names.of(["cat/1.jpg", complete]), np.zeros(2, np.int32), ("cat",))
-    with pytest.raises(DataError, match=r"/root/cat/1\.jpg cannot be read \(No such file"):
-        source[0]
+    for root in ("/root", "memory://root"):  # A store's error has the path alone.
+        message = rf"{root}/cat/1\.jpg cannot be read \(No such file"
+        with pytest.raises(DataError, match=message):
+            dataclasses.replace(source, root=root)[0]
     (tmp_path / "other.jpg").write_bytes(b"image")
     assert source[1] == (b"image", 0, complete)

@@ -110,8 +110,9 @@ class Chunks:
     """Random access to the rows of the batches, a few rows at a time.
 
     Chunk k holds the rows `parts[k % P]`, of P parts, of batch `start + k // P`; its images lie in
-    `buffers` if there are any, and its files are read by `ahead` if there is one. A chunk with an unreadable example is a `DataError`, unless such are
-    skipped: returned, for a raised one loses its type on its way from a worker process.
+    `buffers` if there are any, and its files are read by `ahead` if there is one. A chunk with an
+    unreadable example is a `DataError`, unless such are skipped: returned, for a raised one loses its
+    type on its way from a worker process.
     """
 
     loading: Loading

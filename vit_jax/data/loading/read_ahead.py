@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -39,7 +40,8 @@ class ReadAhead:
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="read_ahead")
         self._reading: dict[int, Future[Fetched]] = {}
         self._next: int | None = None  # The first that nobody has begun to read.
-        self._bytes, self._taken, self._closed = 0, 0, False
+        self._sizes: collections.deque[int] = collections.deque(maxlen=most)  # Of those last taken.
+        self._closed = False
 
     def take(self, chunk: int, read: Callable[[int], Fetched]) -> Fetched:
         """The examples of a chunk; `read` is given its number, and those of the next ones.
@@ -54,8 +56,7 @@ class ReadAhead:
         except CancelledError as error:
             raise DataError(_CLOSED) from error
         with self._lock:
-            self._bytes += sum(_size(example) for example in examples)
-            self._taken += 1
+            self._sizes.append(sum(map(_size, examples)))
             self._begin(chunk, read)
         return examples
 
@@ -70,16 +71,17 @@ class ReadAhead:
         self._next = following
 
     def _limit(self) -> int:
-        """The chunks that may lie ready, by the size of those that were taken."""
-        if not self._taken:
+        """The chunks that may lie ready, by the largest of those that were taken last."""
+        if not self._sizes:
             return min(self._most, _UNMEASURED)
-        return max(1, min(self._most, _MOST_BYTES * self._taken // max(1, self._bytes)))
+        return max(1, min(self._most, _MOST_BYTES // max(1, *self._sizes)))
 
     def close(self) -> None:
-        """Reads no more; what is on its way is left to end."""
+        """Reads no more, and drops what lies ready; what is on its way is left to end."""
         with self._lock:
             self._closed = True
             self._threads.shutdown(wait=False, cancel_futures=True)
+            self._reading.clear()
 
     def __reduce__(self) -> tuple[type[ReadAhead], tuple[int, int, int]]:
         return ReadAhead, self._arguments

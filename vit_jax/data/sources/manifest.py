@@ -283,7 +283,7 @@ def _read_rows(file: str, columns: dict[str, str]) -> Iterator[Row]:
     try:
         content = storage.read(file)
     except OSError as error:
-        raise DataError(f"{file} cannot be read ({error.strerror or error}).") from error
+        raise DataError(f"{file} cannot be read ({storage.reason_of(error)}).") from error
     suffix = os.path.splitext(file)[1].lower()
     expected: dict[str, bool] = {}  # Which of the columns there are.
     try:

@@ -119,7 +119,7 @@ class ImageFiles(Source):
             indices, paths, storage.read_many([storage.Part(path) for path in paths]), strict=True
         ):
             if isinstance(image, OSError):
-                yield DataError(f"{path} cannot be read ({image.strerror or image})")
+                yield DataError(f"{path} cannot be read ({storage.reason_of(image)})")
             elif isinstance(image, DataError):
                 yield image
             else:

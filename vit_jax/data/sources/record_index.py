@@ -186,7 +186,9 @@ def _version(path: str) -> storage.Version:
     try:
         return storage.version_of(path)
     except OSError as error:
-        raise DataError(f"{path}: this shard cannot be read ({reason_of(error)}).") from error
+        raise DataError(
+            f"{path}: this shard cannot be read ({storage.reason_of(error)})."
+        ) from error
 
 
 def _load(path: str, version: storage.Version, scan: Scan, directory: str) -> Arrays | None:
@@ -213,7 +215,7 @@ def _make(path: str, version: storage.Version, scan: Scan, directory: str) -> tu
     try:
         arrays = scan(Forward(path, version.size))
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({reason_of(error)}).") from error
+        raise DataError(f"{path} cannot be read ({storage.reason_of(error)}).") from error
     if not directory:
         return arrays, False
     stamp = np.frombuffer(_stamp(version, scan), np.uint8)
@@ -223,12 +225,6 @@ def _make(path: str, version: storage.Version, scan: Scan, directory: str) -> tu
     except OSError:
         return arrays, False
     return arrays, True
-
-
-def reason_of(error: OSError) -> str:
-    """Why a file cannot be read, without its name, which remote stores leave as the whole reason."""
-    missing = "No such file" if isinstance(error, FileNotFoundError) else ""
-    return error.strerror or missing or str(error)
 
 
 def _checksum(content: bytes) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from vit_jax import storage
-from vit_jax.data.sources.record_index import Arrays, reason_of
+from vit_jax.data.sources.record_index import Arrays
 from vit_jax.errors import DataError
 from vit_jax.storage import Part
 
@@ -92,7 +92,7 @@ class Records(Generic[Value]):
     ) -> dict[Extent, Value | DataError]:
         """The records of a group of neighbours, of the bytes that were read at once."""
         if isinstance(data, OSError):
-            data = DataError(f"{group[0].path} cannot be read ({reason_of(data)})")
+            data = DataError(f"{group[0].path} cannot be read ({storage.reason_of(data)})")
         return {extent: attempt(self._part, data, extent, group[0].start) for extent in group}
 
     def _part(self, data: bytes, extent: Extent, start: int) -> Value:
