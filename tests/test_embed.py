@@ -12,7 +12,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import vit_jax
-from tests.models.filled import filled_model
+from tests.models.filled import filled_model, intermediates
 from tests.test_predict import PIXELS, TINY
 from vit_jax import embed as command
 from vit_jax.errors import ConfigError
@@ -53,7 +53,7 @@ def layer_norm(x, norm):
 
 
 def test_embeddings_are_the_models_intermediates(model):
-    captured = model.intermediates(IMAGES, "block_outputs", "pre_logits")
+    captured = intermediates(model, IMAGES, "block_outputs", "pre_logits")
     first, last = np.asarray(captured["block_outputs"])
     normed = layer_norm(last, model.norm)
     expected = {

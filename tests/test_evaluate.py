@@ -17,6 +17,7 @@ import vit_jax
 from tests import tiny
 from tests.published import logits, parameters, random_model
 from tests.runs import ROOT, read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from tests.workdirs import CLASSES, TINY, write_workdir
 from vit_jax import evaluate as command
 from vit_jax import evaluation_files, inference, train
@@ -26,6 +27,8 @@ from vit_jax.errors import ConfigError
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
 from vit_jax.records import read_records
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 PER_CLASS = 7
 PREPROCESSING = Preprocessing(mean=(0.4,), std=(0.2,), crop="center", resize=20)
@@ -584,7 +587,6 @@ def test_a_trained_models_accuracy_is_the_trainers_to_the_digit(tmp_path):
     exports = {
         "out.npz": "npz",
         "out.safetensors": "timm",
-        "timm": "timm",
         "huggingface": "huggingface",
         "export": "vit_jax",
     }

@@ -5,6 +5,7 @@ import dataclasses
 import pickle
 import re
 
+import jax
 import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
@@ -272,11 +273,14 @@ def test_the_loss_is_the_mean_of_weighted_losses(mixup):
     plain = Setup(config_with(**keys), mesh_of(1))
     weighted = Setup(config_with(**{"data.class_weights": weights}, **keys), mesh_of(1))
     batch = next(plain.batches())
-    prepared = plain.experiment.objective.prepare(with_weights(batch), 0, 0)
-    losses, targets = (
-        np.asarray(plain.experiment.objective.loss(plain.state.params, {}, prepared, None)[0]),
-        np.asarray(plain.experiment.objective.show(prepared)[1]),
-    )
+    objective = plain.experiment.objective
+
+    @jax.jit
+    def losses_and_targets(params, batch):
+        prepared = objective.prepare(with_weights(batch), 0, 0)
+        return objective.loss(params, {}, prepared, None)[0], objective.show(prepared)[1]
+
+    losses, targets = map(np.asarray, losses_and_targets(plain.state.params, batch))
     assert (targets.max(-1) < 1).any() == bool(mixup)
     _, metrics = weighted.step(weighted.state, batch)
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses * (targets @ weights)), rel=1e-4)

@@ -9,9 +9,10 @@ import jax
 import pytest
 from flax import nnx
 
+from tests.models.filled import filled_model
 from tests.models.test_execution import FAMILIES
 from tests.stages import Setup, config_with, mesh_of
-from vit_jax.models import abstract_model, create_model
+from vit_jax.models import abstract_model
 from vit_jax.weights.saving import save_model
 
 PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)\b[^\n]*")
@@ -64,7 +65,7 @@ def test_training_forward_and_backward(values, share):
 
 def test_an_exported_program_keeps_it(tmp_path):
     path = tmp_path / "model.stablehlo"
-    save_model(create_model("ViT-B/16", **FAMILIES["ViT-B/16"]), path, format="stablehlo")
+    save_model(filled_model("ViT-B/16", **FAMILIES["ViT-B/16"]), path, format="stablehlo")
     text = jax.export.deserialize(bytearray(path.read_bytes())).mlir_module()
     assert share_at_highest(text) == 1
 
