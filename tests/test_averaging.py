@@ -50,7 +50,7 @@ def test_a_model_on_views_answers_with_the_mean_of_its_answers(tmp_path):
     one = average([model], Views(5, flips=True), LOGITS, "softmax")
     assert one.image_size == (20, 20)
     pixels = np.stack([one.transform(path.read_bytes()) for path in paths])
-    found = one.network(one.params, pixels)
+    found = jax.jit(one.network)(one.params, pixels)
     corners = [(2, 2), (0, 0), (0, 4), (4, 0), (4, 4)]
     mean, std = (np.float32(value) for value in (0.4, 0.2))
     each = []

@@ -1,17 +1,22 @@
 """The best checkpoint: by the metric asked for, and with the parameters that were scored."""
 
 import json
+import types
 
 import pytest
 
 import vit_jax
 from tests import tiny
 from tests.runs import read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import train
 from vit_jax.checkpoint import find_checkpoint
+from vit_jax.errors import PreemptedError
 from vit_jax.evaluate import main
 from vit_jax.main import summary
 from vit_jax.records import read_records
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +69,12 @@ def test_the_summary_names_the_best_and_the_averages(workdir):
 
 def test_another_metric_is_not_compared_with_the_one_before(workdir, tmp_path):
     config = tiny.get_config()
-    config.total_steps, config.eval_every_steps, config.warmup_steps = 3, 1, 0
+    config.total_steps, config.eval_every_steps, config.warmup_steps = 6, 1, 0
     config.keep_checkpoints = 5
-    train.run(config, tmp_path)
-    config.total_steps, config.best_metric = 6, "-eval/loss"
+    answers = iter([False, False, True])  # The loop asks once a step.
+    with pytest.raises(PreemptedError, match="after step 3"):
+        train.run(config, tmp_path, stop=types.SimpleNamespace(is_set=lambda: next(answers)))
+    config.best_metric = "-eval/loss"
     train.run(config, tmp_path)
     losses = {r["step"]: r["eval/loss"] for r in read_metrics(tmp_path) if r["step"] > 3}
     best = min(losses, key=losses.get)

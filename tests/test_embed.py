@@ -1,5 +1,6 @@
 """Embeddings in Python and from the command line, against the models' own intermediates."""
 
+import copy
 import csv
 import json
 import os
@@ -11,7 +12,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import vit_jax
-from tests.models.filled import filled_model
+from tests.models.filled import filled_model, intermediates
 from tests.test_predict import PIXELS, TINY
 from vit_jax import embed as command
 from vit_jax.errors import ConfigError
@@ -52,7 +53,7 @@ def layer_norm(x, norm):
 
 
 def test_embeddings_are_the_models_intermediates(model):
-    captured = model.intermediates(IMAGES, "block_outputs", "pre_logits")
+    captured = intermediates(model, IMAGES, "block_outputs", "pre_logits")
     first, last = np.asarray(captured["block_outputs"])
     normed = layer_norm(last, model.norm)
     expected = {
@@ -209,6 +210,18 @@ def test_parts_have_a_row_for_each_picture(model, pictures):
     assert np.isnan(first.embeddings[1:]).all()
     assert (first.embeddings.shape, second.embeddings.shape) == ((3, 32), (2, 32))
     assert first.embeddings.dtype == np.float16
+
+
+def test_pixels_of_twelve_bits_reach_the_model_uncut(model, tmp_path):
+    values = np.linspace(0, 4095, 256).astype(np.uint16).reshape(16, 16)
+    Image.fromarray(values).save(tmp_path / "x.png")
+    deep, seen = copy.copy(model), []
+    deep.preprocessing = Preprocessing(bit_depth=12, dtype="float32")
+    embedder = command.Embedder(deep)
+    embedder.function = lambda params, images: seen.append(images) or np.zeros((len(images), 32))
+    list(embedder.parts([str(tmp_path / "x.png")], 1))
+    np.testing.assert_allclose(seen[0][0, ..., 0], values / 4095 * 255, atol=1e-2)
+    assert not np.any(seen[0][1:])
 
 
 def parts_of(shape, dtype):

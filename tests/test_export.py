@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 import vit_jax
-from tests.published import GOLDEN, golden, write_npz
+from tests.published import GOLDEN, golden, random_model, write_npz
 from tests.workdirs import CLASSES, write_workdir
 from vit_jax import export
 from vit_jax.errors import WeightsError
@@ -166,7 +166,7 @@ def test_a_command_line_that_is_not_understood(command, capsys):
 @pytest.mark.parametrize("format", ["npz", "timm", "huggingface", "vit_jax", "stablehlo"])
 def test_a_workdir_is_never_exported_over(tmp_path, format):
     (tmp_path / "checkpoints").mkdir()
-    model = vit_jax.create_model("ViT-Ti/4", image_size=8, depth=1, num_classes=2)
+    model = random_model("ViT-Ti/4", image_size=8, depth=1, num_classes=2)
     with pytest.raises(WeightsError, match="is a run's workdir"):
         vit_jax.save_model(model, tmp_path, format=format)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]

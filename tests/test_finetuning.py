@@ -8,11 +8,14 @@ import pytest
 
 from tests import tiny
 from tests.runs import read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import create_model, load_model, save_model, train
 from vit_jax.checkpoint import restore_params
 from vit_jax.errors import CheckpointError, ConfigError, WeightsError
 from vit_jax.training import resuming
 from vit_jax.training.architecture import with_architecture
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 MODEL = {
     **{"image_size": 8, "channels": 1, "width": 32, "depth": 1, "num_heads": 2, "mlp_width": 64},

@@ -9,9 +9,12 @@ from PIL import Image
 
 from tests import tiny
 from tests.runs import read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import train
 from vit_jax.errors import CheckpointError
 from vit_jax.evaluate import main as evaluate
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 def write_manifest(path, names):

@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+import types
 
 import jax
 import numpy as np
@@ -12,9 +13,12 @@ import vit_jax
 from tests import tiny
 from tests.data.pictures import encode_npy, encode_tiff
 from tests.runs import read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import evaluate, export, predict, train
-from vit_jax.errors import DataError
+from vit_jax.errors import DataError, PreemptedError
 from vit_jax.model_file import read_model_file
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 CLASSES = ("dry", "wet")
 RANGE = (-10_000.0, 10_000.0)
@@ -61,9 +65,9 @@ def config_of(source):
 def run(folder, tmp_path_factory):
     """Its workdir: of five updates, then of five more."""
     workdir, config = tmp_path_factory.mktemp("runs") / "five", config_of(f"folder:{folder}")
-    config.total_steps = 5
-    train.run(config, workdir)
-    config.total_steps = 10
+    answers = iter([False] * 4 + [True])  # The loop asks once a step.
+    with pytest.raises(PreemptedError, match="after step 5"):
+        train.run(config, workdir, stop=types.SimpleNamespace(is_set=lambda: next(answers)))
     train.run(config, workdir)
     return workdir
 

@@ -15,10 +15,13 @@ import vit_jax
 from tests import tiny
 from tests.published import logits, random_model
 from tests.runs import read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import evaluate, export, predict, train
 from vit_jax.data.images.transforms import eval_transform
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 SIZE = 16
 CLASSES = ("cat", "cow", "dog")

@@ -32,7 +32,8 @@ def fit_one_batch(**values):
     return np.array(losses)
 
 
-FOLLOWED = ("adamw", "sgd")  # The fast tests have their trajectories: `test_train.py`.
+# The fast tests have their values: `test_train.py`, `optimizer/`; and see muon below.
+FOLLOWED = ("adamw", "sgd", "lion", "lamb", "lars", "muon")
 
 
 @pytest.mark.parametrize(

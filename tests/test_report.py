@@ -7,6 +7,7 @@ import pytest
 
 from tests import tiny
 from tests.runs import read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import report, train
 from vit_jax.config_file import load_config
 from vit_jax.earlier import by_present_names
@@ -14,6 +15,8 @@ from vit_jax.errors import ConfigError
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.regression import Regression
 from vit_jax.training.resuming import as_json
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 @pytest.fixture(scope="module")

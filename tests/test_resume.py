@@ -10,32 +10,46 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from tests.runs import EVERYTHING, LIMIT_SECONDS, read_metrics, start_command
-from tests.states import ITEMS
-from vit_jax import train
+from tests.runs import EVERYTHING, LIMIT_SECONDS, read_metrics, rewound, start_command
+from tests.shared_programs import shared_programs  # noqa: F401
+from tests.states import ITEMS, ONE
+from vit_jax import main, train
 from vit_jax.checkpoint import Checkpoints, find_checkpoint
 from vit_jax.errors import PreemptedError
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 TOTAL_STEPS = 40
 SEQUENCES = [
-    ("SIGKILL",),  # What SIGTERM leaves: `test_main.py` and `test_multiprocess.py`.
-    pytest.param(("SIGKILL", "SIGTERM"), marks=pytest.mark.slow),
-    pytest.param(("SIGTERM", "SIGKILL"), marks=pytest.mark.slow),
-    pytest.param(("SIGTERM",) * 3, marks=pytest.mark.slow),
-    pytest.param(("SIGKILL",) * 3, marks=pytest.mark.slow),
+    ("SIGKILL",),
+    ("SIGKILL", "SIGTERM"),
+    ("SIGTERM", "SIGKILL"),
+    ("SIGTERM",) * 3,
+    ("SIGKILL",) * 3,
 ]
 
 
-def start_run(workdir):
-    """Saved every seven steps."""
-    return start_command(
+def arguments(workdir, *, steps=TOTAL_STEPS, save=7, measure=25):
+    """Those of the command: saved every seven steps."""
+    return (
         "--config=tests/tiny.py",
         f"--workdir={workdir}",
-        f"--config.total_steps={TOTAL_STEPS}",
-        "--config.checkpoint_every_steps=7",
-        "--config.eval_every_steps=25",
+        f"--config.total_steps={steps}",
+        f"--config.checkpoint_every_steps={save}",
+        f"--config.eval_every_steps={measure}",
         *EVERYTHING,
     )
+
+
+ONE_OF_A_KIND = (
+    "--config.model.dropout_rate=0",
+    "--config.objective.mixing.cutmix_alpha=0",
+    "--config.optimizer.accumulation_steps=1",
+    "--config.keep_checkpoints=3",
+)
+
+
+def start_run(workdir):
+    return start_command(*arguments(workdir))
 
 
 def finish(process) -> str:
@@ -65,9 +79,39 @@ def is_past(workdir, step) -> bool:
 def saved_arrays(workdir) -> dict:
     checkpoints = Checkpoints(workdir, read_only=True)
     try:
-        return {item: checkpoints.restore_item(TOTAL_STEPS, item) for item in ITEMS}
+        return {item: checkpoints.restore_item(checkpoints.latest_step, item) for item in ITEMS}
     finally:
         checkpoints.close()
+
+
+def assert_equal_runs(workdir, uninterrupted, steps):
+    """Every record that follows from the config, and every array, to the bit."""
+    records, expected = read_metrics(workdir), read_metrics(uninterrupted)
+    assert [record["step"] for record in records] == list(range(1, steps + 1))
+    for key in ("train/loss", "train/grad_norm", "train/learning_rate", "train/examples"):
+        assert [r[key] for r in records] == [r[key] for r in expected], key
+    assert [r.get("eval/loss") for r in records] == [r.get("eval/loss") for r in expected]
+    jax.tree.map(np.testing.assert_array_equal, saved_arrays(workdir), saved_arrays(uninterrupted))
+
+
+def test_what_a_kill_leaves_goes_on_to_the_same_bits(tmp_path, capsys, monkeypatch):
+    """Of a run with nearly everything: a checkpoint of the sixth update, and records beyond it.
+
+    One of each kind of randomness, by which the rest is drawn too: it is slow to compile.
+    """
+    monkeypatch.setattr(train.sharding, "build_mesh", lambda config: ONE)
+    lengths = {"steps": 9, "save": 3, "measure": 4}
+
+    def run(workdir):
+        return main.main((*arguments(workdir, **lengths), *ONE_OF_A_KIND))
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run(whole) == 0
+    rewound(whole, 6, killed)
+    assert len(read_metrics(killed)) == 9
+    assert run(killed) == 0
+    assert "Resuming after step 6" in capsys.readouterr().err
+    assert_equal_runs(killed, whole, 9)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +137,7 @@ def stop_run(workdir, kind, at_step):
     assert process.returncode == expected_code, output
 
 
+@pytest.mark.slow  # In the fast tests: above, `test_main.py` and `test_multiprocess.py`.
 @pytest.mark.parametrize("kinds", SEQUENCES, ids="-".join)
 def test_killed_and_resumed_equals_uninterrupted(uninterrupted, tmp_path, kinds):
     stops = sorted(random.sample(range(10, TOTAL_STEPS - 10), len(kinds)))
@@ -102,13 +147,7 @@ def test_killed_and_resumed_equals_uninterrupted(uninterrupted, tmp_path, kinds)
     output = finish(process)
     assert process.returncode == 0, (stops, output)
     assert "Resuming after step" in output
-
-    records, expected = read_metrics(tmp_path), read_metrics(uninterrupted)
-    assert [record["step"] for record in records] == list(range(1, TOTAL_STEPS + 1))
-    for key in ("train/loss", "train/grad_norm", "train/learning_rate", "train/examples"):
-        assert [r[key] for r in records] == [r[key] for r in expected], (key, stops)
-    assert [r.get("eval/loss") for r in records] == [r.get("eval/loss") for r in expected]
-    jax.tree.map(np.testing.assert_array_equal, saved_arrays(tmp_path), saved_arrays(uninterrupted))
+    assert_equal_runs(tmp_path, uninterrupted, TOTAL_STEPS)
 
 
 def test_a_run_that_stops_when_an_evaluation_is_due_has_made_it(tmp_path):

@@ -7,9 +7,12 @@ import pytest
 from tests import tiny
 from tests.data.pictures import encode, photograph
 from tests.runs import read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import evaluate, train
 from vit_jax.errors import ConfigError
 from vit_jax.model_file import read_model_file
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 @pytest.fixture

@@ -6,8 +6,11 @@ import pytest
 from tests import tiny
 from tests.data.pictures import encode, photograph
 from tests.runs import read_metrics
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import train
 from vit_jax.errors import DataError
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 NUM_TRAIN, NUM_EVAL = 20, 30
 
@@ -29,11 +32,12 @@ def config(tmp_path):
     config.batch_size = 8
     config.total_steps = 10  # Four epochs.
     config.warmup_steps = 1
+    config.optimizer.learning_rate = 0.0
     return config
 
 
 def test_damaged_files_are_counted_and_named_once(config, tmp_path, caplog):
-    config.data.on_error, config.optimizer.learning_rate = "skip", 0.0
+    config.data.on_error = "skip"
     train.run(config, tmp_path / "run")
     records = read_metrics(tmp_path / "run")
     skipped = [record["data/skipped"] for record in records if "data/skipped" in record]

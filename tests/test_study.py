@@ -100,7 +100,7 @@ def test_a_stopped_study_goes_on_to_the_same_figures(runs, tmp_path):
     assert page == before
 
 
-@pytest.mark.parametrize("number", [1, 2, 12])
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow), 12])
 def test_a_study_killed_as_it_writes_a_cell_goes_on_to_the_same_figures(
     runs, tmp_path, monkeypatch, number
 ):

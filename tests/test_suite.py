@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import suite, train
 from vit_jax.config_file import load_config
 from vit_jax.errors import PreemptedError
@@ -146,6 +147,7 @@ def test_the_suites_here_have_configs_that_load(path):
         assert load_config(trial.config, ["init=none"]).sweep.learning_rates
 
 
+@pytest.mark.usefixtures("shared_programs")
 def test_a_suite_of_real_runs(tmp_path, capsys):
     tasks = {"digits": {"one": CONFIG, "two": CONFIG}}
     (tmp_path / "suite.py").write_text(f"SUITE = {tasks!r}\n")

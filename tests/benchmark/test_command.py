@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.shared_programs import shared_programs  # noqa: F401
 from tests.stages import config_with
 from vit_jax.benchmark import __main__ as command
 from vit_jax.benchmark import step as step_lib
@@ -13,6 +14,7 @@ from vit_jax.benchmark.speed import Timing, repeat
 from vit_jax.config import model_options
 from vit_jax.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 RUN = ("--config=tests/tiny.py", "--config.mesh.data=8", "--seconds=0.05", "--repeats=3")
 
 
@@ -62,7 +64,7 @@ def test_the_loop_logs_as_the_config_says(capsys):
 
 
 def test_inference_by_size_with_its_plots(capsys, tmp_path):
-    sizes = ("--sizes=8,16", "--memory_gib=0.002", f"--plots={tmp_path}")
+    sizes = ("--sizes=8,16", "--memory_gib=0.001", f"--plots={tmp_path}")
     found = measure(capsys, "eval", *sizes)
     for one in found:
         check(one, "eval")

@@ -5,13 +5,16 @@ import dataclasses
 import pickle
 import re
 
+import jax
 import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from tests import tiny
+from tests.data.example_sources import Numbered
 from tests.data.sources.test_tfds import write_dataset
 from tests.stages import Setup, config_with, mesh_of
+from vit_jax.data import balance
 from vit_jax.data.balance import (
     Balance,
     balanced_weights,
@@ -270,11 +273,14 @@ def test_the_loss_is_the_mean_of_weighted_losses(mixup):
     plain = Setup(config_with(**keys), mesh_of(1))
     weighted = Setup(config_with(**{"data.class_weights": weights}, **keys), mesh_of(1))
     batch = next(plain.batches())
-    prepared = plain.experiment.objective.prepare(with_weights(batch), 0, 0)
-    losses, targets = (
-        np.asarray(plain.experiment.objective.loss(plain.state.params, {}, prepared, None)[0]),
-        np.asarray(plain.experiment.objective.show(prepared)[1]),
-    )
+    objective = plain.experiment.objective
+
+    @jax.jit
+    def losses_and_targets(params, batch):
+        prepared = objective.prepare(with_weights(batch), 0, 0)
+        return objective.loss(params, {}, prepared, None)[0], objective.show(prepared)[1]
+
+    losses, targets = map(np.asarray, losses_and_targets(plain.state.params, batch))
     assert (targets.max(-1) < 1).any() == bool(mixup)
     _, metrics = weighted.step(weighted.state, batch)
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses * (targets @ weights)), rel=1e-4)
@@ -285,3 +291,14 @@ def test_an_objective_that_knows_no_weights_refuses_them():
     labels = Labels(("a", "b"), 2, weights=(1.0, 2.0))
     with pytest.raises(ConfigError, match="does not weigh classes"):
         Objective(Objective.Options(), None, labels)
+
+
+def test_labels_that_are_kept_are_of_the_data_in_that_folder(monkeypatch, data):
+    asked = []
+    monkeypatch.setattr(
+        balance, "read_labels", lambda *given: asked.append(given[1:]) or np.arange(9) % 2
+    )
+    data.update(source="tfds:x", data_dir="there", index_dir="index", class_weights="balanced")
+    found = read_balance(data, Numbered(9))
+    assert asked == [("tfds:x there", "index")]
+    assert found.counts.tolist() == [5, 4]

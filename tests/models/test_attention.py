@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.models import create_model
+from tests.models.filled import filled_model
 from vit_jax.models.attention import FUSED, cudnn_attention, cudnn_obstacle, even_length
 
 # The library's program, its padding and lengths included, computed by XLA.
@@ -91,7 +91,7 @@ def test_a_model_uses_it_where_it_can(monkeypatch, options, fused):
     monkeypatch.setitem(FUSED, "cudnn", attend)
     size = {"image_size": 8, "channels": 1, "width": 16, "depth": 2, "num_heads": 2}
     model = functools.partial(
-        create_model, "ViT-Ti/2", mlp_width=32, num_classes=3, seed=0, **size, **options
+        filled_model, "ViT-Ti/2", mlp_width=32, num_classes=3, **size, **options
     )
     images = np.random.default_rng(0).normal(size=(2, 8, 8, 1)).astype(np.float32)
     key = jax.random.key(0)
@@ -110,20 +110,24 @@ def test_what_the_library_does_not_take_is_said():
     assert "width of 160" in cudnn_obstacle(160, "bfloat16")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("qkv_bias", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "qkv_bias"),
+    [
+        *(("float32", True), ("bfloat16", False)),
+        *(
+            pytest.param(*other, marks=pytest.mark.slow)
+            for other in (("float32", False), ("bfloat16", True))
+        ),
+    ],
+)
 def test_one_product_for_queries_keys_and_values_is_the_plain_form(dtype, qkv_bias):
     options = {"image_size": 8, "channels": 1, "width": 12, "depth": 2, "num_heads": 3}
-    options |= {"mlp_width": 20, "num_classes": 5, "seed": 0, "dtype": dtype, "qkv_bias": qkv_bias}
+    options |= {"mlp_width": 20, "num_classes": 5, "dtype": dtype, "qkv_bias": qkv_bias}
     images = np.random.default_rng(0).normal(size=(2, 8, 8, 1)).astype(np.float32)
 
     def loss_and_gradient(attention):
-        model = create_model("ViT-Ti/2", attention=attention, **options)
+        model = filled_model("ViT-Ti/2", attention=attention, **options)
         graph, parameters = nnx.split(model)
-        # Not zeros as at the start, and other numbers for each.
-        parameters = jax.tree.map(
-            lambda x: x + 0.1 * jax.random.normal(jax.random.key(x.size), x.shape), parameters
-        )
 
         def loss(parameters):
             return jnp.mean(jnp.sin(nnx.merge(graph, parameters)(images)))
@@ -141,7 +145,7 @@ def test_joint_makes_one_product_of_three():
     images = jnp.zeros((2, 8, 8, 1))
 
     def products(attention):
-        model = create_model(
+        model = filled_model(
             "ViT-Ti/2", attention=attention, mlp_width=20, num_classes=5, **options
         )
         return str(jax.make_jaxpr(model)(images)).count("dot_general")

@@ -169,7 +169,9 @@ def test_names_are_known_and_said_once(remat, known):
             abstract_model("ViT-B/16", **FAMILIES["ViT-B/16"], remat=remat)
 
 
-@pytest.mark.parametrize("name", ["ViT-B/16", "Axial-ViT-B/16", "Mixer-B/16"])
+@pytest.mark.parametrize(  # All scan their blocks by one function.
+    "name", ["ViT-B/16", "Mixer-B/16", pytest.param("Axial-ViT-B/16", marks=pytest.mark.slow)]
+)
 def test_remat_keeps_less_for_the_backward_pass(name):
     full, dots, none = (
         kept_for_the_backward_pass(name, remat) for remat in ("full", "dots", "none")

@@ -137,9 +137,8 @@ def evaluate(graphdef, state, images, labels):
     """The loss, the logits, the representation, and the gradients."""
 
     def loss(state):
-        model = nnx.merge(graphdef, state)
-        logits = model(images)
-        return softmax_loss(logits, labels), (logits, model.intermediates(images, "pre_logits"))
+        outputs = nnx.merge(graphdef, state).outputs(images)
+        return softmax_loss(outputs["logits"], labels), (outputs["logits"], outputs)
 
     (value, aux), gradients = jax.value_and_grad(loss, has_aux=True)(state)
     return value, *aux, gradients

@@ -9,9 +9,10 @@ import jax
 import pytest
 from flax import nnx
 
+from tests.models.filled import filled_model
 from tests.models.test_execution import FAMILIES
 from tests.stages import Setup, config_with, mesh_of
-from vit_jax.models import abstract_model, create_model
+from vit_jax.models import abstract_model
 from vit_jax.weights.saving import save_model
 
 PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)\b[^\n]*")
@@ -64,6 +65,15 @@ def test_training_forward_and_backward(values, share):
 
 def test_an_exported_program_keeps_it(tmp_path):
     path = tmp_path / "model.stablehlo"
-    save_model(create_model("ViT-B/16", **FAMILIES["ViT-B/16"]), path, format="stablehlo")
+    save_model(filled_model("ViT-B/16", **FAMILIES["ViT-B/16"]), path, format="stablehlo")
     text = jax.export.deserialize(bytearray(path.read_bytes())).mlir_module()
     assert share_at_highest(text) == 1
+
+
+@pytest.mark.parametrize(("precision", "exact"), [("highest", True), ("default", False)])
+def test_a_head_alone_is_as_precise(precision, exact):
+    model = abstract_model("ViT-B/16", **FAMILIES["ViT-B/16"], matmul_precision=precision)
+    features = jax.ShapeDtypeStruct((2, model.head.in_features), "float32")
+    graphdef, params = nnx.split(model)
+    found = jax.make_jaxpr(lambda p, x: nnx.merge(graphdef, p).classify(x))(params, features)
+    assert ("HIGHEST" in str(found)) == exact

@@ -174,12 +174,14 @@ def twin_options(name):
     return options
 
 
-def deep_ones_slow(names):
-    deep = ("R101", "R152", "R200")
-    return [
-        pytest.param(name, marks=pytest.mark.slow) if any(d in name for d in deep) else name
-        for name in names
-    ]
+def most_slow(names, fast):
+    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+ONE_OF_EACH_FAMILY = (
+    *("ViT-H/14", "R+ViT-Ti/16", "R50+ViT-L/16", "BiT-R50x2", "BiT-v1-R50x3", "Axial-ViT-B/16"),
+    *("AxialResNet50", "Mixer-L/16"),
+)
 
 
 @functools.cache
@@ -198,7 +200,7 @@ def test_the_table_has_no_name_that_is_gone():
     assert list(PARAMETERS) == list_models()
 
 
-@pytest.mark.parametrize("name", deep_ones_slow(list_models()))
+@pytest.mark.parametrize("name", most_slow(list_models(), ONE_OF_EACH_FAMILY))
 def test_full_size_maps_images_to_float32_logits(name):
     graphdef, state = full_size(name)
     images = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
@@ -243,10 +245,6 @@ def loss_and_gradients(graphdef, state, images, labels):
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     return jax.value_and_grad(loss)(state)
-
-
-def most_slow(names, fast):
-    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 FAST_TWINS = ("ViT-Ti/16", "R+ViT-Ti/16", "Axial-ViT-B/32", "Mixer-B/32")

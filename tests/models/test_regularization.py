@@ -106,7 +106,13 @@ def test_the_mixer_drops_branches_and_does_not_rescale_the_others():
     plain = filled_model("Mixer-B/16", **sizes, depth=2)
     images = np.repeat(random_images(model.options, 1), 800, axis=0)
     np.testing.assert_array_equal(predict(model, images[:2]), predict(plain, images[:2]))
-    tokens = model.outputs(images, key=jax.random.key(0), capture=("block_outputs",))
+    graphdef, state = nnx.split(model)
+    outputs = jax.jit(
+        lambda state, key: nnx.merge(graphdef, state).outputs(
+            images, key=key, capture=("block_outputs",)
+        )
+    )
+    tokens = outputs(state, jax.random.key(0))
     first, last = np.asarray(tokens["block_outputs"])  # The first block's rate is 0.
     np.testing.assert_allclose(first, np.broadcast_to(first[:1], first.shape), rtol=0, atol=1e-5)
     block = jax.tree.map(lambda array: array[1], nnx.state(model.blocks))
