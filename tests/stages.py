@@ -1,14 +1,21 @@
 """The stages of `train.run` one by one, on a mesh of a test's choosing."""
 
+import contextlib
+import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
+from flax import nnx
 
 from tests import tiny
 from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.devices import sharding
+from vit_jax.models.registry import abstract_model
+from vit_jax.parameters import OBJECTIVE
 from vit_jax.training.experiment import make_experiment
 from vit_jax.training.state import initial_state, load_frozen
 
@@ -17,6 +24,31 @@ def mesh_of(num_devices: int = 8, **axes: int) -> jax.sharding.Mesh:
     config = default_config().mesh
     config.update({"data": 1, "fsdp": 1, "tensor": 1, **axes})
     return sharding.build_mesh(config, jax.devices()[:num_devices])
+
+
+def random_model(name, seed=0, **options):
+    """A model with random numbers in every array, by numpy: to draw them takes seconds to compile."""
+    structure, params = nnx.split(abstract_model(name, **options))
+    rng = np.random.default_rng(seed)
+
+    def fill(path, leaf):
+        around = "scale" in str(path[-2:])  # Of a norm: around 1.
+        return jnp.asarray(around + rng.normal(0, 0.2, leaf.shape), leaf.dtype)
+
+    return nnx.merge(structure, jax.tree_util.tree_map_with_path(fill, params))
+
+
+@contextlib.contextmanager
+def one_device():
+    """Runs and commands have one device, for which they are compiled in two thirds of the time."""
+    build = sharding.build_mesh
+
+    def alone(config, devices=None):
+        return build(config, jax.devices()[:1] if devices is None else devices)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "build_mesh", alone)
+        yield
 
 
 def config_with(**values):
@@ -33,6 +65,7 @@ def run_on(mesh: jax.sharding.Mesh, **values):
 
 
 DRAWN = {}
+WHEN_RUN = dict.fromkeys(("dropout_rate", "stochastic_depth_rate", "dtype", "scan_unroll"))
 
 
 def drawing_once(experiment):
@@ -41,8 +74,10 @@ def drawing_once(experiment):
     Drawing them takes more to compile than a step does.
     """
     objective, seed = experiment.objective, experiment.config.seed
-    own = (type(objective), objective.options, objective.head_bias, experiment.config.init_teacher)
-    what = repr((experiment.config.model.name, experiment.options, own, seed))
+    model = dataclasses.asdict(experiment.options) | WHEN_RUN
+    has_own = OBJECTIVE in experiment.state.params
+    own = (type(objective), objective.options) if has_own else ()
+    what = repr((experiment.config.model.name, model, objective.head_bias, own, seed))
 
     def params(key):
         return DRAWN[what]

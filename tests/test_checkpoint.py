@@ -181,6 +181,19 @@ def test_the_latest_and_the_best_are_kept(opened, tmp_path, keep, best_metric, s
     assert steps_on_disk(tmp_path) == kept
 
 
+def test_an_old_checkpoint_that_has_no_metrics_at_all_goes_too(opened, tmp_path):
+    """As one that an earlier version saved and nothing was measured of."""
+    first = opened()
+    first.save(1, make_state(1), {})
+    first.close()
+    shutil.rmtree(tmp_path / "checkpoints/1/metrics")
+    (tmp_path / "checkpoints/1/digests.process_0.json").unlink()
+    second = opened(best_metric="eval/accuracy")
+    second.save(2, make_state(2), {"eval/accuracy": 0.5})
+    second.wait()
+    assert steps_on_disk(tmp_path) == [2]
+
+
 def test_the_best_is_known_after_reopening(opened, tmp_path):
     first = opened(best_metric="eval/accuracy")
     assert first.is_best({"eval/accuracy": 0.0})

@@ -96,6 +96,16 @@ def test_a_key_of_which_only_one_of_three_runs_differs_is_told(tmp_path, capsys)
     assert lines[: lines.index([])] == [["a", "b", "c"], ["seed", "0", "1", "0"]]
 
 
+def test_a_value_of_0_is_in_the_file_too(tmp_path, capsys):
+    write_run(tmp_path / "a", {"seed": 0, "note": ""}, [{"step": 1, "eval/accuracy": 0.0}])
+    write_run(tmp_path / "b", {"seed": 0}, [{"step": 1, "eval/accuracy": 0.0}])
+    paths = [str(tmp_path / name) for name in "ab"]
+    assert compare.main([*paths, f"--csv={tmp_path}/t.csv"]) == 0
+    rows = [*csv.reader(io.StringIO((tmp_path / "t.csv").read_text()))]
+    assert rows == [["", "a", "b"], ["note", "", ""], ["eval/accuracy", "0.0", "0.0"]]
+    capsys.readouterr()
+
+
 def test_runs_are_called_by_what_their_paths_do_not_share():
     assert compare.short_names(["x/a"]) == ["a"]
     assert compare.short_names(["x/y/a/", "x/z/a"]) == ["y/a", "z/a"]

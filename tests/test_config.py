@@ -259,6 +259,15 @@ def test_model_options_are_the_architectures_unless_set():
     assert (options.image_size, options.patch_size) == ((64, 96), (16, 8))
 
 
+@pytest.mark.parametrize(
+    ("objective", "classes"),
+    [("classification", 7), ("distillation", 7), ("masked_autoencoder", 0)],
+)
+def test_what_does_not_classify_has_no_head(objective, classes):
+    config = changed(**{"model.name": "ViT-S/32", "objective.name": objective})
+    assert model_options(config, num_classes=7).num_classes == classes
+
+
 @pytest.mark.parametrize("name", list_models())
 def test_every_listed_model_can_be_configured(name):
     assert model_options(changed(**{"model.name": name}), num_classes=3).num_classes == 3

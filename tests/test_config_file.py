@@ -136,6 +136,12 @@ def test_the_last_of_equal_keys_wins():
     assert load_config(DIGITS, ["seed=1", "seed=2"]).seed == 2
 
 
+def test_an_own_objective_s_option_may_stand_before_its_name():
+    own = "objective.name=tests.objectives.brightness:Brightness"
+    for overrides in (["objective.scale=0.25", own], [own, "objective.scale=0.25"]):
+        assert load_config(DIGITS, overrides).objective.scale == 0.25
+
+
 def test_arguments_follow_a_colon(file):
     path = file(
         "from vit_jax.config import default_config",

@@ -1,5 +1,6 @@
 """Embeddings in Python and from the command line, against the models' own intermediates."""
 
+import copy
 import csv
 import json
 import os
@@ -209,6 +210,18 @@ def test_parts_have_a_row_for_each_picture(model, pictures):
     assert np.isnan(first.embeddings[1:]).all()
     assert (first.embeddings.shape, second.embeddings.shape) == ((3, 32), (2, 32))
     assert first.embeddings.dtype == np.float16
+
+
+def test_pixels_of_twelve_bits_reach_the_model_uncut(model, tmp_path):
+    values = np.linspace(0, 4095, 256).astype(np.uint16).reshape(16, 16)
+    Image.fromarray(values).save(tmp_path / "x.png")
+    deep, seen = copy.copy(model), []
+    deep.preprocessing = Preprocessing(bit_depth=12, dtype="float32")
+    embedder = command.Embedder(deep)
+    embedder.function = lambda params, images: seen.append(images) or np.zeros((len(images), 32))
+    list(embedder.parts([str(tmp_path / "x.png")], 1))
+    np.testing.assert_allclose(seen[0][0, ..., 0], values / 4095 * 255, atol=1e-2)
+    assert not np.any(seen[0][1:])
 
 
 def parts_of(shape, dtype):

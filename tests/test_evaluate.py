@@ -21,7 +21,9 @@ from tests.shared_programs import shared_programs  # noqa: F401
 from tests.workdirs import CLASSES, TINY, write_workdir
 from vit_jax import evaluate as command
 from vit_jax import evaluation_files, inference, train
+from vit_jax.averaging import Views
 from vit_jax.config import default_config
+from vit_jax.errors import ConfigError
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
 from vit_jax.records import read_records
@@ -208,6 +210,65 @@ def test_the_setting_is_as_the_flags_say(model, images, monkeypatch):
     other = copy.copy(made)
     other.preprocessing = deep
     assert setting(made=other).data.dtype == "float32"
+
+
+def test_what_is_averaged_at_test_time_is_as_the_flags_say(model, images, monkeypatch):
+    path, made = model
+    asked = []
+
+    def average(*given):
+        asked.append(given)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(command, "average", average)
+    made = copy.copy(made)
+    made.loss = "sigmoid"
+    source = f"--source=folder:{images[0]}"
+    for flags in ((), ("--crops=5", "--average=logits", "--max_image_gib=0.5"), ("--flips",)):
+        flags = command.parse_flags([str(path), source, *flags])
+        task = command.plan(str(path), flags)
+        with pytest.raises(ConfigError, match="enough"):
+            command.open_setting(task, [made, made], flags, inference.Stopwatch())
+    assert [given[:2] for given in asked] == [
+        ([made, made], Views(1, flips=False)),
+        ([made, made], Views(5, flips=False)),
+        ([made, made], Views(1, flips=True)),
+    ]
+    default = default_config().data.max_image_gib
+    assert [given[2:] for given in asked] == [
+        ("probabilities", "sigmoid", default),
+        ("logits", "sigmoid", 0.5),
+        ("probabilities", "sigmoid", default),
+    ]
+
+
+@pytest.mark.parametrize(("asked", "averaged"), [(False, True), (True, False), (False, False)])
+def test_an_objectives_own_parameters_are_of_the_same_average(
+    model, images, tmp_path, monkeypatch, asked, averaged
+):
+    """Those that were scored best, or that are asked for; of the checkpoint that is measured."""
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    run, loaded, given = str(tmp_path / "run"), [], []
+    made = copy.copy(model[1])
+    made.loss = "softmax"
+
+    def with_objective(setting, params, *arguments, **options):
+        given.append((arguments, options))
+        raise ConfigError("enough")
+
+    def load(path, flags, step, **options):
+        loaded.append((path, step, options))
+        return made
+
+    monkeypatch.setattr(command, "find_checkpoint", lambda *_: (3, averaged))
+    monkeypatch.setattr(command, "load_by_flags", load)
+    monkeypatch.setattr(command, "with_objective", with_objective)
+    flags = [run, f"--source=folder:{images[0]}", "--evaluators=objective", "--loss=softmax"]
+    flags = command.parse_flags([*flags, "--checkpoint=best", *["--ema"] * asked])
+    with pytest.raises(ConfigError, match="enough"):
+        command.evaluate([command.plan(run, flags)], flags)
+    ema = {"ema": asked or averaged}
+    assert (loaded, given) == ([(run, 3, ema)], [((run, 3), ema)])
 
 
 def test_a_run_is_measured_on_its_own_data_and_by_any_checkpoint(images, tmp_path, capsys):

@@ -3,13 +3,24 @@
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
+import vit_jax
 from tests import stages
-from tests.stages import Setup, mesh_of
+from tests.stages import Setup, mesh_of, one_device, random_model
 from vit_jax import train
 from vit_jax.checkpoint import restore_params
+from vit_jax.devices import sharding
 from vit_jax.errors import CheckpointError
 from vit_jax.parameters import layer_names, named_leaves
+
+SIZES = ("image_size", "channels", "width", "depth", "num_heads", "mlp_width")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_one_device():
+    with one_device():
+        yield
 
 
 def config_with(**values):
@@ -35,7 +46,7 @@ def changed_names(before, after):
     ("freeze", "is_frozen", "axes"),
     [
         ("^(?!head/)", lambda name: not name.startswith("head/"), {}),
-        ("blocks/0[0-5]/", lambda name: "blocks/00" <= name < "blocks/06", {"fsdp": 8}),
+        ("blocks/0[01]/", lambda name: "blocks/00" <= name < "blocks/02", {"fsdp": 2}),
         (
             "blocks/01/attention|bias$",
             lambda name: name.startswith("blocks/01/attention") or name.endswith("bias"),
@@ -43,22 +54,21 @@ def changed_names(before, after):
         ),
     ],
 )
-def test_exactly_the_frozen_keep_their_bits(freeze, is_frozen, axes):
-    """Ten steps of AdamW with weight decay, averaging, accumulation and stochastic depth."""
-    width = 128 if axes else 32  # Wide enough that fsdp splits the kernels.
+def test_exactly_the_frozen_keep_their_bits(freeze, is_frozen, axes, monkeypatch):
+    """Updates of AdamW with weight decay, averaging, accumulation and stochastic depth."""
+    monkeypatch.setattr(sharding, "MIN_FSDP_ELEMENTS", 2048)  # So that kernels are split.
     values = {
         "optimizer.freeze": freeze,
         "optimizer.accumulation_steps": 2,
         "batch_size": 16,
+        "total_steps": 4,
         "ema_decay": 0.9,
         "model.stochastic_depth_rate": 0.2,
-        "model.width": width,
-        "model.mlp_width": 4 * width,
-        "model.depth": 8,
-        "model.scan_unroll": 1,  # Quicker to compile.
     }
     config = config_with(**values)
-    setup = Setup(config, mesh_of(8 if axes else 1, **axes))
+    setup = Setup(config, mesh_of(2 if axes else 1, **axes))
+    kernel = setup.abstract.params["blocks"]["mlp"]["dense1"]["kernel"]
+    assert ("fsdp" in kernel.sharding.spec) == bool(axes)
     before = jax.tree.map(np.array, setup.state.params)
     _, _, state = setup.run()
     expected = {name for name in by_layer(before) if not is_frozen(name)}
@@ -95,12 +105,15 @@ def test_fsdp_splits_the_state_of_the_layers_that_are_trained():
     assert kernel.sharding.shard_shape(kernel.shape) == (2, 64, 64)
 
 
-def test_a_probe_starts_from_the_weights_of_another_run_and_keeps_what_it_froze(tmp_path):
-    train.run(config_with(total_steps=2), tmp_path / "pretrained")
+def test_a_probe_starts_from_the_weights_of_a_model_and_keeps_what_it_froze(tmp_path):
     probe = config_with(total_steps=2, **{"optimizer.freeze": "^(?!head/)", "init_skip": "^head/"})
+    sizes = {name: probe.model[name] for name in SIZES}
+    model = random_model(probe.model.name, num_classes=10, **sizes)
+    vit_jax.save_model(model, tmp_path / "pretrained", "vit_jax")
     probe.init = str(tmp_path / "pretrained")
     train.run(probe, tmp_path / "probe")
-    trunk, found = (restore_params(tmp_path / run) for run in ("pretrained", "probe"))
+    trunk = nnx.to_pure_dict(nnx.split(model)[1])
+    found = restore_params(tmp_path / "probe")
     assert changed_names(trunk, found) == {"head/bias", "head/kernel"}
 
     probe.optimizer.freeze = "blocks/01/"

@@ -3,6 +3,7 @@
 import logging
 import os
 import pathlib
+import types
 
 import pytest
 
@@ -283,3 +284,35 @@ def test_a_push_without_the_right_is_one_sentence(hub_server, tmp_path, monkeypa
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     with pytest.raises(HubError, match=r"hf:me/mine: the Hub refuses the token \(HTTP 401\)"):
         hub.push(os.fspath(tmp_path), "me/mine", message="A model")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [(401, "refuses"), (403, "refuses"), (404, "answers")]
+)
+def test_a_code_of_the_server_is_said(code, message):
+    from huggingface_hub import errors
+
+    response = types.SimpleNamespace(status_code=code, headers={}, request=None)
+    said = rf"hf:a/b: the Hub {message}.*HTTP {code}"
+    with pytest.raises(HubError, match=said), hub._translated("hf:a/b"):
+        raise errors.HfHubHTTPError("x", response=response)
+
+
+def test_what_is_uploaded_is_private(monkeypatch):
+    import huggingface_hub
+
+    asked = []
+
+    class Api:
+        def create_repo(self, name, **options):
+            asked.append((name, options))
+
+        def upload_folder(self, **options):
+            asked.append(options)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    assert hub.push("folder", "me/mine", message="why").endswith("/me/mine")
+    assert asked == [
+        ("me/mine", {"repo_type": "model", "private": True, "exist_ok": True}),
+        {"repo_id": "me/mine", "folder_path": "folder", "commit_message": "why"},
+    ]

@@ -275,6 +275,39 @@ def test_batches_are_as_large_as_was_asked_for(model, model_path, monkeypatch, t
     capsys.readouterr()
 
 
+def test_what_the_flags_say_is_what_predicts(model, model_path, monkeypatch):
+    asked, made = [], []
+
+    def stand_in(*given, **options):
+        asked.append((given, options))
+        raise ConfigError("enough")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "predict", stand_in)
+        patch.setattr(command, "find_files", lambda *_: "PATHS")
+        flags = ["--top_k=2", "--threshold=0.25", "--loss=sigmoid", "--max_image_gib=0.5"]
+        assert run(model_path, "x", *flags, "--batch_size=7") == 2
+        assert run(model_path, "x") == 2
+    (_, paths), given = asked[0]
+    assert paths == "PATHS"
+    assert given.pop("max_image_gib") == 0.5
+    assert given == {"top_k": 2, "threshold": 0.25, "loss": "sigmoid", "batch_size": 7}
+    given = asked[1][1]
+    assert given.pop("max_image_gib") == command.MAX_IMAGE_GIB
+    classes = min(command.TOP_K, model.options.num_classes)
+    assert given == {"top_k": classes, "threshold": 0.0, "loss": None, "batch_size": None}
+
+    def budget(size):
+        made.append(size)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(command, "make_transform", lambda *given: made.append(given[1:]))
+    monkeypatch.setattr(command, "Budget", budget)
+    with pytest.raises(ConfigError, match="enough"):
+        next(predict(model, "x.png", max_image_gib=0.5))
+    assert made == [(0.5,), 2**29]
+
+
 def test_paths_are_taken_as_they_are_needed(model, tmp_path):
     Image.fromarray(PIXELS).save(tmp_path / "a.png")
     taken = 0

@@ -233,3 +233,32 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
 def test_what_cannot_be_written_is_an_os_error():
     with pytest.raises(OSError, match=r"other://bucket/file cannot be written"):
         storage.write("other://bucket/file", b"content")
+
+
+def test_who_waits_says_how_long(monkeypatch):
+    waited = []
+
+    class Never:
+        def __init__(self, target, daemon):
+            assert daemon
+
+        def start(self):
+            pass
+
+        def join(self, seconds):
+            waited.append(seconds)
+
+    monkeypatch.setattr(storage.threading, "Thread", Never)
+    for seconds in (7.0, storage.PROBE_SECONDS):
+        with pytest.raises(DataError, match=rf"KEY: PATH does not answer within {seconds:.0f} s"):
+            storage.probe("PATH", "KEY", *[seconds] * (seconds == 7))
+    assert waited == [7.0, 30.0]
+
+
+def test_lines_are_as_editors_on_any_system_write_them(tmp_path):
+    path = tmp_path / "list"
+    path.write_bytes(b"\xef\xbb\xbfa\r\n\xff b\n")
+    assert storage.read_lines(str(path), "KEY", "names", DataError) == ["a", "\udcff b", ""]
+    path.write_bytes(b"a\0b")
+    with pytest.raises(DataError, match=r"KEY is no text file; expected names\."):
+        storage.read_lines(str(path), "KEY", "names", DataError)

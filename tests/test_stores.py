@@ -80,3 +80,38 @@ def test_a_chain_of_urls_is_located(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("a/file", b"1")
     assert list(storage.list_folder(f"zip://a::file://{tmp_path}/x.zip")) == [("file", False)]
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504, 400, 401, 403, 404, 410])
+def test_answers_of_a_server_that_may_pass(code):
+    assert stores.may_pass(HttpError(code)) == (code in (408, 429, 500, 502, 503, 504))
+
+
+@pytest.mark.parametrize(("is_async", "limit"), [(True, {"timeout": 60.0}), (False, {})])
+def test_a_store_is_asked_for_a_part_and_not_for_ever(monkeypatch, is_async, limit):
+    asked = []
+
+    class Store:
+        async_impl = is_async
+
+        def cat_file(self, *given, **options):
+            asked.append((given, options))
+            return b"content"
+
+    monkeypatch.setattr(stores, "filesystem_of", lambda path: Store())
+    assert storage.read("x://y", 3, 9) == b"content"
+    storage.read("x://y")
+    assert asked == [
+        (("x://y",), {"start": 3, "end": 9, **limit}),
+        (("x://y",), {"start": None, "end": None, **limit}),
+    ]
+
+
+def test_the_users_own_options_of_a_store_stay(monkeypatch):
+    made = []
+    monkeypatch.setattr(stores.fsspec.core, "url_to_fs", lambda *a, **k: made.append((a, k)) or "F")
+    pool = {"config_kwargs": {"max_pool_connections": 64}}
+    for own, options in (({}, pool), ({"config_kwargs": {"proxies": {}}}, {}), ({"anon": 1}, pool)):
+        monkeypatch.setattr(stores.fsspec.config, "conf", {"s3": own})
+        assert stores._shared_filesystem.__wrapped__(1, "s3://bucket") == "F"
+        assert made.pop() == (("s3://bucket/",), options)

@@ -142,13 +142,15 @@ def run(arguments: Sequence[str]) -> int:
     """Reads the runs, prints the table, writes the files."""
     flags = parse_flags(arguments)
     runs = [read_run(path) for path in flags.runs]
-    header = ("", short_names(flags.runs))
-    rows = [header, *differences(runs), ("", [""] * len(runs)), *last_values(runs, flags.metrics)]
+    header, told = ("", short_names(flags.runs)), differences(runs)
+    measured = last_values(runs, flags.metrics)
+    rows = [header, *told, ("", [""] * len(runs)), *measured]
     print(format_table([[printable(name), *map(shown, values)] for name, values in rows]))
     if flags.csv:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerows(csv_row([name, *values]) for name, values in rows if any(values))
+        table = [header, *told, *measured]
+        writer.writerows(csv_row([name, *values]) for name, values in table)
         write(flags.csv, text.getvalue().encode("utf-8", "surrogateescape"), "csv")
     if flags.curves:
         names = dict.fromkeys(n for one in runs for n in one.metrics if flags.metrics.search(n))

@@ -49,7 +49,7 @@ from vit_jax.errors import ConfigError
 from vit_jax.escaping import csv_row
 from vit_jax.inference import make_classifier, make_transform
 from vit_jax.models.base import EMBEDDINGS, PRE_LOGITS, ImageClassifier
-from vit_jax.predict import BATCH_SIZE, load
+from vit_jax.predict import BATCH_SIZE, batch_of, load
 from vit_jax.weights.native import digest_of
 
 PART_BYTES, PART_ROWS = 2**28, 4096  # Of the embeddings that are in memory at once, at most.
@@ -94,7 +94,7 @@ class Embedder:
         self.batch_size = self.classifier.round_up(batch_size or BATCH_SIZE * mesh.size)
         self.rows = sharding.batch_sharding(mesh)
         self.dtype = np.dtype(dtype)
-        self.image_shape = (*model.options.image_size, model.options.channels)
+        self.batch_of = functools.partial(batch_of, size=self.batch_size, model=model)
         self.load = functools.partial(
             load,
             transform=make_transform(model, max_image_gib),
@@ -105,7 +105,7 @@ class Embedder:
             return network.bind(params).embed(network.normalize(images), features, layer)
 
         self.function = jax.jit(embed)
-        images = jax.ShapeDtypeStruct((self.batch_size, *self.image_shape), np.uint8)
+        images = self.batch_of(())
         self.shape = jax.eval_shape(embed, self.classifier.params, images).shape[1:]
 
     def parts(self, paths: Sequence[str], part_rows: int) -> Iterator[Part]:
@@ -119,13 +119,8 @@ class Embedder:
                 while group := list(
                     itertools.islice(loaded, min(self.batch_size, count - len(errors)))
                 ):
-                    images = np.zeros((self.batch_size, *self.image_shape), np.uint8)
-                    for number, picture in enumerate(group):
-                        if picture.image is not None:
-                            images[number] = picture.image
-                    outputs = self.function(
-                        self.classifier.params, jax.device_put(images, self.rows)
-                    )
+                    images = jax.device_put(self.batch_of(group), self.rows)
+                    outputs = self.function(self.classifier.params, images)
                     for picture, output in zip(group, np.asarray(outputs), strict=False):
                         error = picture.error or ("" if np.isfinite(output).all() else NOT_FINITE)
                         if not error:

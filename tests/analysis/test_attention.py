@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import vit_jax
+from tests.stages import random_model
 from vit_jax.analysis import attention_distance, attention_maps, attention_rollout, captured
 from vit_jax.analysis.attention import rolled_out
 from vit_jax.analysis.captured import MEMORY_BYTES, chunk_size
@@ -18,7 +19,7 @@ GRID = (3, 4)
 
 
 def make_model(**options):
-    model = vit_jax.create_model("ViT-Ti/16", seed=1, **{**SIZES, **options})
+    model = random_model("ViT-Ti/16", seed=1, **{**SIZES, **options})
     sharpen(model.blocks.attention, 6)
     if "attention" in options.values():
         sharpen(model.attention_pooling.attention, 6)
@@ -185,10 +186,11 @@ def test_rollout_of_identity_attention_stays_where_it_is():
 
 
 def test_a_hybrids_patches_stand_for_pixels_of_the_image():
-    hybrid = vit_jax.create_model(
+    hybrid = random_model(
         "R+ViT-Ti/16", width=16, depth=1, num_heads=2, mlp_width=16, image_size=64, num_classes=2
     )
-    hybrid.blocks.attention.query.kernel[...] *= 0
+    query = hybrid.blocks.attention.query
+    query.kernel[...], query.bias[...] = 0 * query.kernel[...], 0 * query.bias[...]
     images = np.zeros((2, 64, 64, 3), np.float32)
     assert hybrid.options.grid == (2, 2)
     uniform = 32 * (2 + np.sqrt(2)) / 4 * 4 / 5  # A fifth goes to the class token.

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import vit_jax
+from tests.stages import random_model
 from vit_jax.analysis import embedding_filters, position_similarity
 from vit_jax.errors import ConfigError
 
@@ -13,7 +14,7 @@ SIZES |= {"image_size": (8, 12), "patch_size": 4}
 
 
 def test_similarity_of_positions():
-    model = vit_jax.create_model("ViT-Ti/16", seed=2, **SIZES, num_registers=1)
+    model = random_model("ViT-Ti/16", **SIZES, num_registers=1)
     found = position_similarity(model)
     assert found.shape == (2, 3, 2, 3)
     table = np.float64(model.position_embedding[...])[0, 2:]
@@ -42,7 +43,7 @@ def test_models_without_one_table_are_refused(options):
 
 
 def test_filters_are_principal_components_of_the_kernel():
-    model = vit_jax.create_model("ViT-Ti/16", seed=2, **{**SIZES, "width": 64})
+    model = random_model("ViT-Ti/16", **{**SIZES, "width": 64})
     found = embedding_filters(model, count=5)
     assert found.shape == (5, 4, 4, 3)
     assert (found.min(axis=(1, 2, 3)) == 0).all()
@@ -65,10 +66,10 @@ def test_filters_are_principal_components_of_the_kernel():
     ],
 )
 def test_filters_of_convolutions(name, small):
-    model = vit_jax.create_model(name, image_size=32, num_classes=2, **small)
+    model = random_model(name, image_size=32, num_classes=2, **small)
     assert embedding_filters(model).shape == (28, 7, 7, 3)
 
 
 def test_fewer_filters_than_asked_for():
-    model = vit_jax.create_model("ViT-Ti/16", **{**SIZES, "width": 8})
+    model = random_model("ViT-Ti/16", **{**SIZES, "width": 8})
     assert len(embedding_filters(model)) == 8

@@ -8,6 +8,7 @@ import pytest
 
 from vit_jax import figures
 from vit_jax.analysis import gallery, tiles
+from vit_jax.errors import ConfigError
 from vit_jax.figures import PALETTE, Picture
 
 NAMES = tuple(f"{number}.png" for number in range(14))
@@ -217,3 +218,13 @@ def test_neighbours_are_others_even_of_equal_pictures(monkeypatch):
     ((shown, columns),) = rows
     assert columns == 6
     assert [tile[0, 0, 0] for tile in shown[6:12]] == [1, 0, 2, 3, 4, 5]
+
+
+def test_few_pictures_have_fewer_neighbours(monkeypatch):
+    monkeypatch.setattr(gallery.tiles, "in_rows", lambda *given: given)
+    monkeypatch.setattr(gallery, "picture", lambda pixels: pixels)
+    features = np.eye(6)[:5]
+    finding = gallery.neighbors(subject_of(5, features=features))
+    assert "the 4 others nearest" in finding.caption
+    with pytest.raises(ConfigError, match="needs 5 pictures at least"):
+        gallery.neighbors(subject_of(4, features=features[:4]))

@@ -11,8 +11,10 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from tests import tiny
+from tests.data.example_sources import Numbered
 from tests.data.sources.test_tfds import write_dataset
 from tests.stages import Setup, config_with, mesh_of
+from vit_jax.data import balance
 from vit_jax.data.balance import (
     Balance,
     balanced_weights,
@@ -289,3 +291,14 @@ def test_an_objective_that_knows_no_weights_refuses_them():
     labels = Labels(("a", "b"), 2, weights=(1.0, 2.0))
     with pytest.raises(ConfigError, match="does not weigh classes"):
         Objective(Objective.Options(), None, labels)
+
+
+def test_labels_that_are_kept_are_of_the_data_in_that_folder(monkeypatch, data):
+    asked = []
+    monkeypatch.setattr(
+        balance, "read_labels", lambda *given: asked.append(given[1:]) or np.arange(9) % 2
+    )
+    data.update(source="tfds:x", data_dir="there", index_dir="index", class_weights="balanced")
+    found = read_balance(data, Numbered(9))
+    assert asked == [("tfds:x there", "index")]
+    assert found.counts.tolist() == [5, 4]

@@ -121,3 +121,8 @@ def test_reading_ahead_keeps_order_and_stops_at_its_limit():
     values.close()
     assert list(read_ahead(str, range(3), 5)) == ["0", "1", "2"]
     assert list(read_ahead(str, (), 5)) == []
+
+
+def test_arrays_beside_pictures_are_something_else(tmp_path):
+    make(tmp_path, "a/1.npy", "a/2.npy", "b/1.npy", "b/2.jpg")
+    assert find(tmp_path, ".") == ["a/1.npy", "a/2.npy", "b/2.jpg"]

@@ -5,6 +5,7 @@ import pytest
 
 from tests import tiny
 from tests.states import mesh_of
+from vit_jax.data import split_checks
 from vit_jax.data.dataset import open_dataset
 from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.data.loading.cache import Cached
@@ -104,3 +105,26 @@ def test_classes_that_one_side_lacks_are_named(caplog, cached):
 def test_where_all_classes_have_images_nothing_is_said(caplog):
     check_classes_of_both("here", source_of([0, 1, 2]), source_of([2, 1, 0, 0]))
     assert not caplog.records
+
+
+def test_classes_are_compared_whoever_names_the_evaluation_split(caplog, monkeypatch):
+    """An evaluator that leaves it open, or one that names it."""
+    compared = []
+    monkeypatch.setattr(split_checks, "check_splits", lambda *_: None)
+    monkeypatch.setattr(
+        split_checks, "check_classes_of_both", lambda *given: compared.append(given)
+    )
+    config = tiny.get_config()
+    config.data.eval_split = "test[:50]"
+    dataset, rows = open_dataset(config), sharding.batch_sharding(mesh_of(1))
+    for source, split, count in (
+        ("", "", 1),
+        ("", "test[:50]", 1),
+        ("", "train", 0),
+        ("fake", "", 0),
+    ):
+        evaluation = EvaluationData(config.data, None, (8, 8, 1), (), 10, 64, rows)
+        opened = evaluation.examples(source, split)
+        check_run(dataset, evaluation)
+        assert compared == [("digits", dataset.examples, opened)] * count
+        compared.clear()

@@ -70,6 +70,7 @@ class Local:
         (costs(decode=2, decoded_bytes=4e9), Local, {}, ["vit_jax.prepare"]),  # No memory has that.
         (costs(decode=2, decoded_bytes=4e4), Local, {}, ["data.cache_gib=1"]),
         (costs(augment=2), Local, {"num_threads": 2}, ["data.num_threads=0", "data.augmentation"]),
+        (costs(augment=2), Local, {"num_threads": 40}, ["data.augmentation"]),
         (costs(augment=2), Local, {"num_workers": 0}, ["data.num_workers=5", "data.augmentation"]),
     ],
 )

@@ -1,6 +1,7 @@
 """Exchanges, counted in a program's text: texts written by hand, and programs compiled here."""
 
 import contextlib
+import functools
 import importlib.util
 import os
 import re
@@ -143,6 +144,7 @@ def exchanged(plan, *kinds):
     return sum(e.size * times for e, times in plan.exchanges.items() if e.kind in kinds)
 
 
+@functools.cache
 def step_plan(unroll, dtype="float32", **axes):
     """A step of a model whose blocks are large enough to be split."""
     config = tiny.get_config()
@@ -154,7 +156,14 @@ def step_plan(unroll, dtype="float32", **axes):
     return make_plan(config, open_topology("gpu:8"))
 
 
-@pytest.mark.parametrize("unroll", [1, 2], ids=["scan", "unrolled"])
+@pytest.mark.parametrize(
+    "unroll",
+    [
+        pytest.param(1, id="scan"),
+        # As the next test's, which gathers too.
+        pytest.param(2, id="unrolled", marks=pytest.mark.slow),
+    ],
+)
 def test_data_parallelism_reduces_each_gradient_once(unroll):
     plan = step_plan(unroll, data=8)
     reduced = exchanged(plan, "all-reduce", "reduce-scatter")
@@ -164,7 +173,7 @@ def test_data_parallelism_reduces_each_gradient_once(unroll):
 
 @pytest.mark.parametrize("unroll", [1, 2], ids=["scan", "unrolled"])
 def test_fsdp_gathers_each_parameter_twice_and_reduces_its_gradient_once(unroll):
-    whole = step_plan(unroll, data=8).memory.parameters
+    whole = step_plan(1, data=8).memory.parameters
     plan = step_plan(unroll, fsdp=8)
     assert plan.memory.parameters < whole / 6
     assert 0 < exchanged(plan, "all-gather") <= 2 * whole
@@ -180,7 +189,13 @@ def test_a_split_bfloat16_model_gathers_kernels_twice_and_never_holds_them_all()
     assert not exchanged(plan, "all-to-all", "collective-permute")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param("float32", marks=pytest.mark.slow),  # The easier one.
+        "bfloat16",
+    ],
+)
 def test_micro_batches_add_up_before_they_are_exchanged(dtype):
     """In float32, whatever the model computes in."""
     reduced = []

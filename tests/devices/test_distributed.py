@@ -236,6 +236,49 @@ def test_a_port_that_is_taken_is_named():
     distributed.check_port(address)
 
 
+def test_the_others_need_no_port_of_their_own(connection):
+    """Several processes of a host have the same address."""
+    with socket.create_server(("", 0)) as taken:
+        address = f"localhost:{taken.getsockname()[1]}"
+        distributed.initialize(Cluster(address, 2, 1), timeout_seconds=LIMIT_SECONDS)
+    assert connection["coordinator_address"] == address
+
+
+def test_a_cloud_tpu_s_own_metadata_tell_who_there_is(connection, monkeypatch):
+    monkeypatch.setattr(distributed, "_on_cloud_tpu", lambda: True)
+    monkeypatch.setattr("os.environ", {})
+    distributed.initialize(Cluster(), timeout_seconds=20)
+    assert connection.pop("parting") == ((distributed.shutdown,), {"exit_code": 1})
+    assert "coordinator_address" not in connection
+    assert connection["cluster_detection_method"] is None
+
+    def alone(**arguments):
+        raise ValueError("no workers")
+
+    connection.clear()
+    monkeypatch.setattr(jax.distributed, "initialize", alone)
+    distributed.initialize(Cluster(), timeout_seconds=20)
+    assert "parting" not in connection, "there is nobody to part from"
+    with pytest.raises(ValueError, match="no workers"):
+        distributed.initialize(Cluster("localhost:1", 3, 2), timeout_seconds=20)
+
+
+def test_gpus_are_shared_by_the_processes_of_a_host_alone():
+    """By the number on the host, not in the run."""
+    visible = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert resolve(Cluster(), OPEN_MPI | visible).local_device_ids == (2, 3)
+    other = {"SLURM_LOCALID": "0", "SLURM_PROCID": "6", "SLURM_NODEID": "3"}
+    assert resolve(Cluster(), SLURM | other).local_device_ids == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_one"),
+    [("host:1", True), ("[fe80::1]:65535", True), ("host:0", False), ("host:65536", False)],
+)
+def test_ports_that_there_are(address, is_one):
+    assert distributed._is_address(address) == is_one
+
+
 def test_processes_that_see_other_data_are_named(monkeypatch):
     distributed.check_same("training examples", 5)
     monkeypatch.setattr(distributed, "gather", lambda value: np.array([value, value, 7]))

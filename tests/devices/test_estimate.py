@@ -8,6 +8,7 @@ from vit_jax.devices.estimate import (
     SHARE_OF_PEAK,
     TPU_CLOCKS,
     Kernel,
+    device_seconds,
     gpu_kernels,
     gpu_seconds,
     kernel_seconds,
@@ -140,3 +141,27 @@ def test_a_kernel_of_float32_has_half_the_speed_unless_it_is_exact():
     assert kernel_seconds(moving, H100) == pytest.approx(seconds)
     assert gpu_seconds([moving], H100) == pytest.approx(3 * seconds)
     assert gpu_seconds([moving], CHIPS["NVIDIA L4"]) is None  # Figures are missing.
+
+
+def test_slices_move_what_they_hold_and_a_gradient_has_its_forward_pass_s_products():
+    text = """\
+ENTRY %main (p: f32[12,8]) -> f32[12,8] {
+  %p = f32[12,8]{1,0} parameter(0)
+  %u = f32[1,8]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %dy = bf16[2,2,2,16]{3,2,1,0} parameter(3)
+  %k = bf16[4,4,3,16]{3,2,1,0} parameter(4)
+  %dx = (bf16[2,8,8,3]{3,2,1,0}, u8[0]{0}) custom-call(%dy, %k), dim_labels=b01f_01io->b01f, custom_call_target="__cudnn$convBackwardInput"
+  %s = f32[1,8]{1,0} dynamic-slice(%p, %i, %i), dynamic_slice_sizes={1,8}
+  ROOT %w = f32[12,8]{1,0} dynamic-update-slice(%p, %u, %i, %i)
+}
+"""
+    kernels = {kernel.name: kernel for kernel in gpu_kernels(read_program(text))}
+    assert (kernels["s"].bytes, kernels["w"].bytes) == (2 * 8 * 4, 2 * 8 * 4)
+    assert kernels["dx"].flops == 2 * (2 * 2 * 2) * 16 * (4 * 4 * 3)
+    program = read_program(text)
+    assert tpu_seconds(program, "TPU v5e") is None, "its compiler has stated no cycles"
+    assert device_seconds(program, "TPU v5e") is None
+    found = gpu_seconds(list(kernels.values()), H100)
+    assert device_seconds(program, "NVIDIA H100 80GB HBM3") == found > 3 * LAUNCH_SECONDS
+    assert device_seconds(program, "cpu") is None

@@ -67,3 +67,10 @@ def test_what_runs_and_how_often(line, times):
     ]
     root = program.computations["main"]["sum"]
     assert (root.is_root, root.operands, root.called) == (True, ["p"], [])
+
+
+def test_a_loop_within_a_loop_runs_as_often_as_both_say():
+    inner = '%in = (s32[]) while(%t), body=%first, backend_config={"known_trip_count":{"n":"4"}}'
+    text = LOOP.replace("LINE", "").replace("ROOT %again = (s32[]) copy(%t)", inner)
+    found = [each.times for each in read_program(text).executed() if each.computation == "first"]
+    assert found == [9 * 4, 1, 1]

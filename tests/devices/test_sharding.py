@@ -159,6 +159,21 @@ def test_batches_that_do_not_divide_are_refused_with_the_nearest(batch_size, acc
         sharding.check_batch(batch_size, accumulation, mesh_of())
 
 
+@pytest.mark.parametrize(
+    ("axes", "shares", "divides", "not_so"),
+    [
+        ({"data": 8}, 8, 16, 12),  # Each device has shares of its own: they divide what one gets.
+        ({"data": 8}, 3, 48, 24),
+        ({"data": 2, "fsdp": 4}, 2, 16, 8),
+        ({"data": 2, "fsdp": 4}, 3, 48, 24),
+    ],
+)
+def test_shares_of_a_batch_divide_it_too(axes, shares, divides, not_so):
+    sharding.check_batch(divides, 2, mesh_of(**axes), shares)
+    with pytest.raises(ConfigError, match=rf"x {shares} \(config\.optimizer\.sharpness\.shares\)"):
+        sharding.check_batch(not_so, 2, mesh_of(**axes), shares)
+
+
 def test_the_batch_is_split_over_data_and_fsdp():
     mesh = mesh_of(data=2, fsdp=2, tensor=2)
     batch = jax.device_put(np.arange(8).reshape(8, 1), sharding.batch_sharding(mesh))

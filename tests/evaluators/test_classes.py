@@ -3,6 +3,7 @@
 import csv
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_several_of_the_models_classes_are_one_of_the_datas():
     )
     labels = jnp.array([1, 1, 2, 0, -1])
     loss = LOSSES["softmax"]
-    found = judge(logits, labels, loss, groups)
+    found = jax.jit(lambda *given: judge(*given, loss, groups))(logits, labels)
     assert found.hits[:, 0].tolist() == [True, False, True, False, True]
     assert found.counts.tolist() == [True, True, True, False, False]
     np.testing.assert_allclose(found.loss[:3], -np.log([0.5, 0.5, 0.35]), rtol=1e-5)

@@ -3,8 +3,10 @@
 import csv
 import functools
 import json
+import pathlib
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -306,3 +308,17 @@ def test_images_with_several_classes_have_average_precision(tmp_path):
     (evaluator,) = read_evaluators("knn(k=1, train_split='test')")
     with pytest.raises(DataError, match="need images with one class each"):
         evaluator.bind(setting)
+
+
+@pytest.mark.parametrize(("process", "written"), [(0, ["rows.csv"]), (1, [])])
+def test_one_process_writes_the_rows(monkeypatch, tmp_path, process, written):
+    monkeypatch.setattr(jax, "process_index", lambda: process)
+    monkeypatch.setattr(
+        classification, "write_answers", lambda path, *given: pathlib.Path(path).touch()
+    )
+    evaluator = classification.Classification(rows=f"{tmp_path}/rows.csv")
+    split = types.SimpleNamespace(source="SOURCE")
+    labelled = classification.LabelledSplit(split, None, ("a", "b"))
+    results = evaluator._look_closer({"count": 1}, None, labelled)
+    assert results.numbers == {"count": 1}
+    assert [path.name for path in tmp_path.iterdir()] == written

@@ -87,3 +87,14 @@ def test_small_pictures_are_enlarged_by_whole_numbers(shape, expected, channels)
     np.testing.assert_array_equal(
         found[::factor, ::factor], np.concatenate(pictures)[..., list(channels)]
     )
+
+
+def test_pictures_have_the_randomness_of_the_seed_too(tmp_path):
+    class Seeded(NumberOfTheBatch):
+        def pictures(self, params, frozen, batch):
+            return jnp.zeros_like(batch["image"]) + batch["seed"][:, None, None, None]
+
+    write_folder(tmp_path / "val", {"a": [0], "b": [9]})
+    setting, params = setting_of(tmp_path, Seeded())
+    (evaluator,) = read_evaluators("objective(seed=7)")
+    assert (evaluator.bind(setting)(params, {}).pictures["pictures"] == 7).all()

@@ -102,3 +102,12 @@ def test_the_evaluator_tells_what_it_chose(monkeypatch):
     given = probe.LinearProbe(l2=numbers["l2"], max_iterations=10)
     assert given.score(Features(train, labels), Features(test, test_labels)) == numbers
     assert set(iterations) == {10}
+
+
+def test_large_features_overflow_nothing():
+    """The first step is of length 1: its logits are of the features' size."""
+    train, labels = 1e6 * np.eye(3), np.arange(3)
+    with np.errstate(all="raise", under="ignore"):
+        found = probe.fit(train, labels, l2=1e-3, max_iterations=50)
+    assert np.isfinite(found.weights).all()
+    assert found.accuracy(train, labels) == 1

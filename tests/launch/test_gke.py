@@ -1,5 +1,6 @@
 """launch/gke: the manifests against Kubernetes' schemas, the launcher against a stand-in for kubectl."""
 
+import importlib.util
 import shlex
 import signal
 import sys
@@ -187,3 +188,17 @@ def test_mistakes_are_named(stubs, flags, message):
     code, _, errors = stubs.run(*LAUNCHER, *flags, "--", *RUN, PATH="")
     assert code == 2
     assert message in errors
+
+
+@pytest.mark.parametrize("flag", ["hosts", "devices", "restarts"])
+def test_the_least_that_flags_take(flag):
+    spec = importlib.util.spec_from_file_location("launch_gke", LAUNCHER[1])
+    launcher = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(launcher)
+    least = {"hosts": 1, "devices": 1, "restarts": 0}[flag]
+    given = [*GPU, "--dry_run", f"--{flag}={least}", "--", *RUN]
+    flags, run = launcher.parse_arguments(given)
+    assert (getattr(flags, flag), run) == (least, [*RUN])
+    given[-4] = f"--{flag}={least - 1}"
+    with pytest.raises(SystemExit):
+        launcher.parse_arguments(given)

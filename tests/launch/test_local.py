@@ -224,3 +224,21 @@ def test_the_launchers_flags(local):
     }
     local.parse_arguments(["--num_processes=1", "--restarts=0", "--grace_seconds=0"])
     assert local.PREEMPTED == 75
+
+
+def test_others_have_some_time_after_a_failure(local, monkeypatch):
+    clock, killed = [100.0], []
+    monkeypatch.setattr(local.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(local.time, "sleep", lambda seconds: clock.append(clock.pop() + 1))
+    monkeypatch.setattr(local.os, "killpg", lambda *given: None)
+
+    def send(number):
+        killed.append((clock[0], number))
+        slow.returncode = -9
+
+    failed = SimpleNamespace(pid=1, readers=(), returncode=3)
+    slow = SimpleNamespace(pid=2, readers=(), returncode=None, send_signal=send)
+    for process in (failed, slow):
+        process.poll = lambda process=process: process.returncode
+    assert local.wait([failed, slow], grace_seconds=5) == 3
+    assert killed == [(106.0, signal.SIGKILL)]

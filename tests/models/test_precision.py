@@ -68,3 +68,12 @@ def test_an_exported_program_keeps_it(tmp_path):
     save_model(filled_model("ViT-B/16", **FAMILIES["ViT-B/16"]), path, format="stablehlo")
     text = jax.export.deserialize(bytearray(path.read_bytes())).mlir_module()
     assert share_at_highest(text) == 1
+
+
+@pytest.mark.parametrize(("precision", "exact"), [("highest", True), ("default", False)])
+def test_a_head_alone_is_as_precise(precision, exact):
+    model = abstract_model("ViT-B/16", **FAMILIES["ViT-B/16"], matmul_precision=precision)
+    features = jax.ShapeDtypeStruct((2, model.head.in_features), "float32")
+    graphdef, params = nnx.split(model)
+    found = jax.make_jaxpr(lambda p, x: nnx.merge(graphdef, p).classify(x))(params, features)
+    assert ("HIGHEST" in str(found)) == exact

@@ -96,7 +96,7 @@ def test_pictures_show_the_image_what_is_seen_of_it_and_the_whole_predicted(
     setup, batch, predictions
 ):
     objective = setup.experiment.objective
-    pictures = np.asarray(objective.pictures(setup.state.params, {}, batch))
+    pictures = np.asarray(jax.jit(objective.pictures)(setup.state.params, {}, batch))
     image, seen, predicted = np.split(pictures, 3, axis=2)
     np.testing.assert_array_equal(image, batch["image"])
     np.testing.assert_array_equal(seen, objective.show(batch)[0])
@@ -200,7 +200,7 @@ def flops_of(mask_ratio):
         return experiment.objective.loss(params, {}, prepared, None)[0]
 
     lowered = jax.jit(loss).lower(experiment.state.params, experiment.batch)
-    return lowered.compile().cost_analysis()["flops"]
+    return lowered.cost_analysis()["flops"]
 
 
 def test_the_encoders_cost_falls_with_the_share_that_is_left_out():

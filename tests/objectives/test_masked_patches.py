@@ -151,6 +151,8 @@ def test_gradients_reach_the_mask_and_no_prediction_elsewhere():
     np.testing.assert_array_equal(blind, predictions(params, other, None)[0])
     assert blind.shape[1] == positions.shape[1] == 8
 
+    loss = jax.jit(lambda params, batch: objective.loss(params, {}, batch, None)[0])
+
     # Blind, its loss says which pixels are targets: those of the corrupted positions alone.
     def loss_of(changed):
         image = np.array(batch["image"][:1])
@@ -158,7 +160,7 @@ def test_gradients_reach_the_mask_and_no_prediction_elsewhere():
             patch = image[0, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
             patch[...] = np.where(patch > 127, 0, 255)
         one = {"image": image, "sources": masked[:1], "positions": positions[:1]}
-        return objective.loss(params, {}, one, None)[0].item()
+        return loss(params, one).item()
 
     uncorrupted = np.setdiff1d(np.arange(16), positions[0])
     assert loss_of(uncorrupted) == loss_of(np.array([], int))
@@ -185,8 +187,8 @@ def test_a_prediction_is_of_its_own_position():
 def test_pictures_show_the_image_its_corruption_and_the_predictions():
     setup = Setup(make_config(), mesh_of(1))
     objective, params = setup.experiment.objective, setup.state.params
-    batch = objective.prepare(next(setup.batches()), 0, 0)
-    pictures = np.asarray(objective.pictures(params, {}, batch))
+    batch = setup.prepared()
+    pictures = np.asarray(jax.jit(objective.pictures)(params, {}, batch))
     image, corrupted, predicted = np.split(pictures, 3, axis=2)
     np.testing.assert_array_equal(image, batch["image"])
     np.testing.assert_array_equal(corrupted, objective.show(batch)[0])

@@ -20,7 +20,7 @@ from vit_jax.objectives.self_distillation import SelfDistillation, random_views
 
 def make_config(**values):
     config = tiny.get_config()
-    config.objective.name = "self_distillation"
+    config.objective.name, config.model.depth = "self_distillation", 1
     config.objective.update(prototypes=8, head_width=8, bottleneck_width=4, local_views=2)
     config.objective.local_size = 4
     config.update_from_flattened_dict(values)
@@ -36,8 +36,8 @@ def test_the_loss_against_numpy_and_the_next_state():
     setup = Setup(make_config(**{"objective.center_momentum": 0.75}), mesh_of(1))
     objective, params = setup.experiment.objective, setup.state.params
     batch, answer = setup.prepared(), jax.jit(objective._answer)
-    teacher = jax.tree.map(lambda x: x + 0.05, params)
-    center = jnp.linspace(-0.1, 0.1, 8)
+    teacher = jax.tree.map(lambda x: np.asarray(x) + np.float32(0.05), params)
+    center = np.linspace(-0.1, 0.1, 8, dtype=np.float32)
     loss, values = jax.jit(objective.loss)(
         params, {"teacher": teacher, "center": center}, batch, None
     )

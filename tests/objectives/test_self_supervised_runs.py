@@ -10,7 +10,7 @@ from PIL import Image
 import vit_jax
 from tests import tiny
 from tests.runs import read_metrics, rewound
-from tests.stages import Setup, mesh_of
+from tests.stages import Setup, config_with, mesh_of, random_model
 from vit_jax import evaluate, main, predict, train
 from vit_jax.checkpoint import restore_params
 from vit_jax.errors import ConfigError
@@ -22,7 +22,10 @@ SMALL_HEAD = {"prototypes": 32, "head_width": 16, "bottleneck_width": 8, "local_
 OPTIONS = {
     "masked_patches": {},
     "masked_autoencoder": SMALL_DECODER,
-    "self_distillation": {**SMALL_HEAD, "local_size": 4},
+    "self_distillation": {
+        **SMALL_HEAD,
+        "local_views": 0,
+    },  # Of local ones is `test_self_distillation`.
 }
 OWN = {
     "masked_patches": "objective/mask",
@@ -36,6 +39,7 @@ def make_config(name):
     config.objective.name = name
     config.objective.update(OPTIONS[name])
     config.total_steps, config.eval_every_steps, config.schedule.name = 4, 2, "constant"
+    config.model.depth = 1
     config.checkpoint_every_steps, config.keep_checkpoints = 2, 2
     return config
 
@@ -77,6 +81,15 @@ def test_it_measures_itself(whole):
     assert (b"eval/pictures" in events) == (name != "self_distillation")
 
 
+@pytest.mark.parametrize(
+    "whole",
+    [  # One without a state, with all evaluators; one with a state; the third is as the first.
+        "masked_patches",
+        pytest.param("masked_autoencoder", marks=pytest.mark.slow),
+        "self_distillation",
+    ],
+    indirect=True,
+)
 def test_it_is_evaluated_without_a_head(whole, tmp_path):
     name, folder = whole
     of_features = name == "masked_patches"  # They know nothing of the objective: one will do.
@@ -101,7 +114,7 @@ def test_it_is_evaluated_without_a_head(whole, tmp_path):
 def test_a_model_without_a_head_is_refused_where_classes_are_needed(tmp_path, capsys):
     model, picture = tmp_path / "model.npz", tmp_path / "picture.png"
     options = {"width": 8, "depth": 1, "num_heads": 1, "mlp_width": 8, "num_classes": 0}
-    vit_jax.save_model(vit_jax.create_model("ViT-Ti/4", image_size=8, channels=1, **options), model)
+    vit_jax.save_model(random_model("ViT-Ti/4", image_size=8, channels=1, **options), model)
     Image.new("L", (8, 8)).save(picture)
     measured = [str(model), "--source=digits"]
     for command, arguments in (
@@ -170,7 +183,7 @@ def test_its_model_fine_tunes_without_what_was_its_own(whole, caplog):
     model = vit_jax.load_model(folder)
     assert model.options.num_classes == 0
     assert f"skipped  {OWN[name]}" in caplog.text
-    setup = Setup(tiny.get_config(), mesh_of(1))
+    setup = Setup(config_with(**{"model.depth": 1}), mesh_of(1))
     options = setup.experiment.options
     params, report = fit_weights(
         read_initial_weights(folder, options), options, setup.abstract.params

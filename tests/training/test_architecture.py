@@ -2,10 +2,13 @@
 
 import pytest
 
+from tests.stages import random_model
+from vit_jax import train
+from vit_jax.benchmark import input, step
 from vit_jax.config import default_config, model_options
 from vit_jax.errors import CheckpointError
 from vit_jax.model_file import ModelFile, write_model_file
-from vit_jax.models import create_model
+from vit_jax.training import architecture, planning
 from vit_jax.training.architecture import with_architecture
 from vit_jax.weights.saving import save_model
 
@@ -75,7 +78,7 @@ def test_a_named_model_asks_nothing_of_the_weights(workdir):
 
 
 def test_of_a_file_that_is_no_run(tmp_path):
-    model = create_model("ViT-Ti/8", width=192, depth=1, image_size=16, gelu="erf", num_classes=2)
+    model = random_model("ViT-Ti/8", width=192, depth=1, image_size=16, gelu="erf", num_classes=2)
     save_model(model, tmp_path / "model.safetensors")
     config = with_architecture(config_with(init=str(tmp_path / "model.safetensors")))
     assert (config.model.name, config.model.depth, config.model.gelu) == ("ViT-Ti/8", 1, "erf")
@@ -86,3 +89,30 @@ def test_a_run_without_a_description(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(CheckpointError, match=r"model\.json is missing"):
         with_architecture(config_with(init=str(tmp_path)))
+
+
+class Asked(Exception):
+    """Raised in place of a look at `config.init`, so that nothing else need run."""
+
+
+@pytest.mark.parametrize(
+    ("call", "cached_only"),
+    [
+        (lambda config: with_architecture(config), False),
+        (lambda config: planning.make_plan(config, None), True),
+        (lambda config: planning.measure_supply(config), True),
+        (lambda config: step.open_experiment(config, "synthetic"), True),
+        (lambda config: input.measure_input(config, None), True),
+        (lambda config: train.run(config, "", dry_run=True), True),
+    ],
+)
+def test_what_only_looks_asks_nothing_of_the_network(monkeypatch, call, cached_only):
+    def asked(path, known, grid, **options):
+        assert (path, grid) == ("hf:a/b", (2, 3))
+        raise Asked(options)
+
+    monkeypatch.setattr(architecture, "read_description", asked)
+    config = config_with(init="hf:a/b", init_source_grid=(2, 3))
+    with pytest.raises(Asked) as error:
+        call(config)
+    assert error.value.args == ({"cached_only": cached_only},)

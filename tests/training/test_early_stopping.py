@@ -7,7 +7,7 @@ from tests import tiny
 from tests.runs import read_metrics
 from vit_jax import train
 from vit_jax.errors import ConfigError, PreemptedError
-from vit_jax.training.early_stopping import Patience
+from vit_jax.training.early_stopping import Patience, open_patience
 
 
 def seen(metric, stop_after, values):
@@ -61,8 +61,8 @@ def test_a_run_that_is_resumed_stops_where_it_would_have_stopped(config, tmp_pat
         last = train.run(config, tmp_path, stop=stop)
         assert last["step"] == 3
         assert [record["step"] for record in read_metrics(tmp_path)] == [1, 2, 3]
-    config.stop_after, config.total_steps = 0, 4
-    assert train.run(config, tmp_path)["step"] == 4
+    for stop_after, over in ((2, True), (0, False)):
+        assert open_patience(tmp_path, "eval/accuracy", stop_after, 3).over == over
 
 
 @pytest.mark.parametrize("change", [{"eval_every_steps": 0}, {"best_metric": ""}])

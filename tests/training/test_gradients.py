@@ -111,6 +111,7 @@ def test_split_parameters_are_trained_as_on_one_device(run_split, once, axes):
 
 
 SMALL = {  # Their own arrays: wide enough to be split, or as small as they can be.
+    "tests.objectives.twofold:Twofold": {},
     "masked_autoencoder": {"decoder_width": 32, "decoder_depth": 2, "decoder_heads": 4},
     "self_distillation": {
         "prototypes": 32,
@@ -121,7 +122,11 @@ SMALL = {  # Their own arrays: wide enough to be split, or as small as they can 
 }
 
 
-@pytest.mark.parametrize("objective", SMALL)
+@pytest.mark.parametrize(
+    "objective",
+    # The first has own blocks, as the second, and a teacher, as the third.
+    [name if ":" in name else pytest.param(name, marks=pytest.mark.slow) for name in SMALL],
+)
 def test_an_objectives_own_blocks_and_teachers_are_gathered_too(run_split, objective):
     """And its micro-batches come to what the whole batch does."""
     own = {f"objective.{name}": value for name, value in SMALL[objective].items()}
@@ -130,8 +135,11 @@ def test_an_objectives_own_blocks_and_teachers_are_gathered_too(run_split, objec
         **{"optimizer.accumulation_steps": 2, "objective.name": objective, "model.num_classes": 0},
         **own,
     }
-    losses, _, state = run_split(mesh_of(4, fsdp=4), **values)
+    losses, _, state = run_split(mesh_of(2, fsdp=2), **values)
     expected, _, whole = run_on(mesh_of(1), **(values | {"optimizer.accumulation_steps": 1}))
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
-    for one, other in zip(*map(jax.tree.leaves, (state.params, whole.params)), strict=True):
+    for one, other in zip(*map(jax.tree.leaves, (state, whole)), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-4)
+    for tree in (state.params, state.params["objective"], state.objective.get("teacher")):
+        split = [leaf.sharding.spec for leaf in jax.tree.leaves(tree)]
+        assert not tree or any("fsdp" in spec for spec in split)

@@ -7,7 +7,7 @@ from flax import nnx
 
 import vit_jax
 from tests.objectives.brightness import Brightness
-from tests.stages import Setup, config_with, mesh_of
+from tests.stages import Setup, config_with, mesh_of, random_model
 from vit_jax.errors import ConfigError
 
 PROBE = {
@@ -54,11 +54,9 @@ def test_statistics_follow_the_batches_and_the_encoder_stays():
 
 @pytest.fixture(scope="module")
 def model():
-    """With statistics and a head that are not their initial ones."""
+    """With statistics and a head that are not their initial ones, and no number that is 0."""
     sizes = {"width": 16, "depth": 1, "mlp_width": 16, "num_heads": 2, "patch_size": 4}
-    model = vit_jax.create_model(
-        "ViT-Ti/16", **sizes, image_size=8, num_classes=3, head_norm="batch"
-    )
+    model = random_model("ViT-Ti/16", **sizes, image_size=8, num_classes=3, head_norm="batch")
     rng = np.random.default_rng(0)
     model.head.kernel[...] = rng.normal(size=(16, 3)).astype(np.float32)
     model.head_norm.mean[...] = rng.normal(size=16).astype(np.float32)

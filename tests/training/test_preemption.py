@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 
 import pytest
 
@@ -81,6 +82,7 @@ def test_so_is_one_while_others_are_waited_for(tmp_path):
     while process.poll() is None:  # Until process 0 listens.
         with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
             break
+        time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 75, output

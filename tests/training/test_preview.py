@@ -86,7 +86,8 @@ def test_the_picture_shows_what_the_step_learns_from(alpha):
     }
     batch = jax.device_put(batch, sharding.batch_sharding(mesh))
     picture = make_preview(objective, 5, mesh)(batch, 7)
-    expected = np.rint(mixed_images(pair(batch, 6, 5, options.mixing)))
+    mix = jax.jit(lambda batch: mixed_images(pair(batch, 6, 5, options.mixing)))
+    expected = np.rint(mix(batch))
     tiles = tiles_of(picture, 96, 96, lines=2 if alpha else 1)
     assert len(tiles) == NUM_IMAGES
     assert np.abs(tiles - expected[:NUM_IMAGES]).max() <= 1

@@ -108,6 +108,7 @@ def test_heads_by_the_width_of_a_registered_model():
         ("R26+ViT-S/32", {}, "R26+ViT-S/32"),
         ("Mixer-B/16", {"mlp_width": 5}, None),
         ("BiT-R50x1", {"image_size": 32}, "BiT-R50x1"),
+        ("R26+ViT-S/32", {"stem_depths": (1, 2)}, None),  # No ViT-S/1.
     ],
 )
 def test_registered_names(name, changes, registered):
@@ -154,6 +155,9 @@ def test_grids(length, choices, given, expected):
         (6, (0, 1), {}, "6 position embeddings is not known: give source_grid=(rows, columns)."),
         (9, (0, 5), {}, "9 position embeddings is not known"),  # Two fit.
         (16, (0,), {"source_grid": (3, 5)}, "source_grid=(rows, columns); (3, 5) does not fit."),
+        # Who says it knows it, whatever else would fit.
+        (16, (0,), {"source_grid": (3, 5), "stated": (2, 8)}, "(3, 5) does not fit."),
+        (16, (0,), {"source_grid": (3, 5), "hinted": (2, 8)}, "(3, 5) does not fit."),
     ],
 )
 def test_grids_that_nothing_tells(length, choices, given, message):

@@ -114,6 +114,15 @@ def test_the_files_of_a_model_descriptions_first(path, names, chosen):
     assert choose_files(names, hub.Reference("a/b", path)) == chosen
 
 
+def test_an_index_is_of_its_parts_alone():
+    index, part = "model.safetensors.index.json", "model-00001-of-00001.safetensors"
+    found = choose_files([index, "model.safetensors", part, "a.json"], hub.Reference("a/b", ""))
+    assert found == ["a.json", "model.safetensors"]
+    parts = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    found = choose_files([*parts, index, "other.safetensors"], hub.Reference("a/b", ""))
+    assert found == [index, *parts]
+
+
 def test_a_name_that_is_not_there(hub_server):
     with pytest.raises(HubError, match=r"^hf:no/where: the Hub has no such repository"):
         vit_jax.load_model("hf:no/where")

@@ -146,6 +146,7 @@ def test_the_size_that_has_a_grid():
     assert size_of(of, (2, 3), stated, hinted) == (8, 6)
     assert size_of(of, (3, 5), stated, hinted) == (12, 10)
     assert size_of(of, (9, 7), stated, hinted) == (36, 14)
+    assert size_of(of, (3, 5), {**SIZES, "patch_size": (4, 6)}) == (12, 30)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +179,25 @@ def test_the_size_that_a_table_implies(tokens, rows, stated, hint, expected):
     choices = tuple({0, sum(tokens.values())})
     found = input_options(VIT, parameters, options, choices, Hints(hint))
     assert (found["image_size"], found["prefix_positions"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("stated", "hint", "size"),
+    [
+        ({}, {}, (32, 20)),
+        ({}, {"image_size": (30, 18)}, (30, 18)),
+        ({"image_size": (29, 17)}, {"image_size": (30, 18)}, (29, 17)),
+        ({}, {"image_size": (28, 16)}, (32, 20)),  # Another grid's.
+    ],
+)
+def test_of_sizes_that_a_stem_rounds_up_the_known_one_is_meant(stated, hint, size):
+    """On a map of 8×5 elements, four pixels each."""
+    options = {**SIZES, "patch_size": (1, 1), "stem_depths": (1,), **stated}
+    table = {"position_embedding": np.empty((1, 40, 24))}
+    hybrid = next(one for one in FAMILIES if one.name == "Hybrid")
+    hints = Hints({**hint}, source_grid=(8, 5))
+    found = input_options(hybrid, table, options, (0,), hints)
+    assert found["image_size"] == size
 
 
 @pytest.mark.parametrize("token", ["class_token", "distillation_token", "registers"])

@@ -279,3 +279,25 @@ def test_how_many_tensors_are_too_many():
     formats.check_count(["a"] * 50_000)
     with pytest.raises(WeightsError, match="it holds 50,001 tensors"):
         formats.check_count(["a"] * 50_001)
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "taken"),
+    [
+        (("model.", "model_ema.module.", "student."), "model_ema.module."),
+        (("teacher.backbone.", "student."), "teacher.backbone."),
+        (("module.model.", "net."), "net."),
+        (("ema.", ""), ""),
+    ],
+)
+def test_of_several_trunks_in_a_file_the_average_is_read(prefixes, taken, tmp_path, monkeypatch):
+    """Though its names are longer than those of the plain weights."""
+    path = tmp_path / "weights"
+    names = [f"{prefix}patch_embed.proj.weight" for prefix in prefixes]
+    safetensors.numpy.save_file(dict.fromkeys(names, np.ones(2, "f4")), path)
+    monkeypatch.setattr(formats, "read_inside", lambda reader, *rest: (reader, *rest))
+    reader = formats.find_reader(str(path))
+    if taken:
+        assert reader(path, None) == (formats.timm.read, path, None, taken)
+    else:
+        assert reader is formats.timm.read

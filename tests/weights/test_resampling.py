@@ -8,6 +8,8 @@ import scipy.ndimage
 from tests.published import GOLDEN
 from vit_jax.errors import WeightsError
 from vit_jax.weights.resampling import (
+    BILINEAR_CORNER,
+    resize_bias,
     resize_channels,
     resize_matrix,
     resize_patches,
@@ -116,3 +118,14 @@ def test_cubic_resize_without_antialiasing_equals_torchs():
                 resized = resize_positions(file[key], (rows, columns), tuple(new), "bicubic_torch")
                 expected = file[key.replace("in_", "out_")]
                 np.testing.assert_allclose(resized, expected, rtol=0, atol=1e-5)
+
+
+def test_an_oblong_bias_keeps_its_other_rows_behind_the_offsets():
+    table = random(3 * 5 + 3, 2)  # Of 2 x 3 patches.
+    resized = resize_bias(table, (2, 3), (4, 3), BILINEAR_CORNER)
+    np.testing.assert_array_equal(resized[-3:], table[-3:])
+    expected = resize_positions(table[:-3], (3, 5), (7, 5))
+    np.testing.assert_allclose(resized[:-3], expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        resize_bias(table[:-3], (2, 3), (4, 3), BILINEAR_CORNER), expected, rtol=0, atol=1e-6
+    )

@@ -170,3 +170,11 @@ def test_what_a_format_cannot_hold(format, changes, message):
 def test_the_formats_that_hold_a_model(changes, formats):
     found = [format for format in FORMATS if can_express(format, options(**changes))]
     assert found == formats.split()
+
+
+def test_registers_have_no_row_in_a_table_without_any_for_the_prefix():
+    table = np.arange(2.0 * (3 + 12)).reshape(1, 15, 2)
+    given = options(positions="sincos_2d", num_registers=2)
+    assert given.num_prefix_tokens == 3
+    found = with_table(table, {}, given, TIMM)
+    np.testing.assert_array_equal(found["position_embedding"], table[:, 3:])

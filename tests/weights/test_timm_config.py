@@ -249,3 +249,14 @@ def test_preprocessing(given, side, changes):
 )
 def test_the_family_in_a_name(architecture, family):
     assert family_of(architecture) == family
+
+
+def test_what_a_config_states_beside_options():
+    flexible = stated_by_config({"architecture": "flexivit_small"})
+    assert (flexible.position_resize, flexible.remarks) == ("bilinear", ())
+    for size in ((48, 64), (64, 48)):
+        given = {"architecture": "vit_tiny_patch16_224", "model_args": {"img_size": size}}
+        (remark,) = stated_by_config(given).remarks
+        assert "rectangle" in remark
+        squashed = {**given, "pretrained_cfg": {"crop_mode": "squash"}}
+        assert stated_by_config(squashed).remarks == ()

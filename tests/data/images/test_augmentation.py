@@ -336,3 +336,13 @@ def test_threads_and_worker_processes_give_the_same_images(data, layout):
 def test_impossible_augmentations_are_named(text, message):
     with pytest.raises(ConfigError, match=message):
         parse(text, AUGMENTATIONS, "config.data.augmentation")
+
+
+def test_an_erased_rectangle_never_spans_the_image():
+    """As in timm: of a narrow one it leaves a row at least."""
+    image, rng = np.full((3, 60, 1), 7, np.uint8), np.random.default_rng(0)
+    erased = [
+        random_erasing(image, rng, probability=1.0, mode="const") != image for _ in range(200)
+    ]
+    rows = [int(each[..., 0].sum(0).max()) for each in erased]
+    assert max(rows) == 2

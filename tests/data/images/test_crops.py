@@ -253,3 +253,34 @@ def test_bounds_may_be_equal(data, text):
 def test_impossible_crops_are_named(data, text, message):
     with pytest.raises(ConfigError, match=message):
         crop(data, text, random_image(), (6, 6))
+
+
+@pytest.mark.parametrize("crop", ["inception", "random_resized"])
+def test_boxes_have_the_areas_that_are_asked_for(crop):
+    """Both ends of the range: of a hundred boxes some come near each, none lies beyond."""
+    image, rng, areas = np.zeros((100, 120, 3), np.uint8), np.random.default_rng(0), []
+
+    def resize(image, size, box):
+        areas.append(box[2] * box[3] / (100 * 120))
+
+    for _ in range(100):
+        CROPS[crop](image, rng, (8, 8), resize, min_area=0.2, max_area=0.3)
+    assert 0.19 < min(areas) < 0.21
+    assert 0.29 < max(areas) < 0.31
+
+
+def test_sides_and_areas_at_their_limits():
+    """A side as large as what is cut leaves nothing to cut; an area of 0 is none."""
+    image, rng = random_image(9, 13), np.random.default_rng(0)
+
+    def resize(image, size, *box):
+        return np.zeros((*size, 3), np.uint8)
+
+    for crop in ("resize_crop", "resize_small_crop"):
+        assert CROPS[crop](image, rng, (6, 8), resize, side=8).shape == (6, 8, 3)
+        with pytest.raises(ConfigError, match="side=7 is smaller than the 6×8 pixels"):
+            CROPS[crop](image, rng, (6, 8), resize, side=7)
+    for crop in ("inception", "random_resized"):
+        with pytest.raises(ConfigError, match="0 < min_area <= max_area"):
+            CROPS[crop](image, rng, (6, 8), resize, min_area=0.0)
+        CROPS[crop](image, rng, (6, 8), resize, min_area=0.5, max_area=0.5)

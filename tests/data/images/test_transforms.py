@@ -22,6 +22,7 @@ from vit_jax.data.images.transforms import (
     train_transform,
 )
 from vit_jax.errors import ConfigError, DataError
+from vit_jax.model_file import Preprocessing
 
 
 @pytest.mark.slow
@@ -254,3 +255,36 @@ def test_fast_decoding_is_of_training_alone(data):
     data.decode = "fast"
     assert train_transform(data, (8, 8), 3).keywords["how"].fast
     assert not eval_transform(preprocessing_of(data), (8, 8), 3).keywords["how"].fast
+
+
+def test_what_is_said_of_a_runs_images_is_what_its_config_says(data):
+    data.update(mean=(0.1, 0.2), std=(0.3,), eval_crop="center", eval_resize=99, antialias=False)
+    data.update(interpolation="bicubic", bit_depth=12, value_range=(1.0, 9.0), dtype="float32")
+    expected = Preprocessing((0.1, 0.2), (0.3,), "center", 99, "bicubic", False)
+    expected = dataclasses.replace(expected, bit_depth=12, value_range=(1.0, 9.0), dtype="float32")
+    assert preprocessing_of(data) == expected
+    data.eval_interpolation = "area"
+    assert preprocessing_of(data) == dataclasses.replace(expected, interpolation="area")
+    made = train_transform(data, (8, 12), 1).keywords
+    assert (made["channels"], made["size"], made["flip"]) == (1, (8, 12), True)
+    made = eval_transform(
+        dataclasses.replace(expected, rounding="torchvision"), (8, 12), 1
+    ).keywords
+    assert (made["channels"], made["size"], made["smaller_side"]) == (1, (8, 12), 99)
+    assert made["rounding"] == "torchvision"
+    made = eval_transform(
+        dataclasses.replace(expected, crop="resize", resize=1), (8, 12), 1
+    ).keywords
+    assert made["smaller_side"] is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "is_for"), [("uint8", 1, True), ("uint8", 3, True), ("uint8", 2, False)]
+)
+def test_augmentations_are_for_grey_and_rgb(data, dtype, channels, is_for):
+    data.update(dtype=dtype, augmentation="color_jitter")
+    if is_for:
+        assert train_transform(data, (8, 8), channels)
+        return
+    with pytest.raises(ConfigError, match="color_jitter is for grey and RGB of 8 bits, not for 2"):
+        train_transform(data, (8, 8), channels)

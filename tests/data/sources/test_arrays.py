@@ -101,6 +101,12 @@ def test_idx_labels_beyond_the_model(idx, data):
         open_split(data, num_classes=2)
 
 
+def test_the_least_label_beyond_the_classes(idx, data):
+    assert len(open_split(data, num_classes=4).class_names) == 4
+    with pytest.raises(DataError, match="label 3, beyond the 3 classes"):
+        open_split(data, num_classes=3)
+
+
 def test_idx_missing_files(idx, data):
     (idx / "train-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(DataError, match="No file train-labels-idx1-ubyte"):
@@ -166,6 +172,14 @@ def test_fake_has_the_size_of_the_configured_part(data):
     data.eval_split, data.num_eval_examples = "train[98%:]", 20
     assert len(open_split(data, data.train_split, num_classes=2)) == 980
     assert len(open_split(data, data.eval_split, num_classes=2)) == 20
+
+
+def test_fake_images_of_a_class_do_not_repeat_soon(data):
+    data.source, data.num_classes = "fake", 2
+    data.num_train_examples = 2000
+    source = open_split(data)
+    assert source.class_names == ("0", "1")
+    assert (source[0].image != source[7 * 256].image).any()
 
 
 def test_fake_needs_classes(data):

@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from tests.hub_server import Fault
-from vit_jax.data.sources.hugging_face import _as_expression
+from vit_jax.data.sources.hugging_face import _as_expression, _by_patterns
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError, HubError
 
@@ -172,3 +172,25 @@ def test_revisions_offline_and_private_ones(hub_server, data, monkeypatch):
 )
 def test_globs(pattern, name, matches):
     assert bool(re.fullmatch(_as_expression(pattern), name)) == matches
+
+
+@pytest.mark.parametrize(
+    ("described", "expected"),
+    [
+        ({"data_dir": "en/", "data_files": "*-train.parquet"}, {"train": ["en/x-train.parquet"]}),
+        (
+            {"data_dir": "en", "data_files": {"train": "x-*", "test": ["y-*", "none-*"]}},
+            {"train": ["en/x-train.parquet"], "test": ["en/y-test.parquet"]},
+        ),
+        ({"data_files": [{"split": "all", "path": "*/y-*"}]}, {"all": ["en/y-test.parquet"]}),
+        ({"data_files": [{"split": 1, "path": "y-*"}]}, {}),
+        ({"data_files": ["x-*", "**/x-*"]}, {"train": ["x-train.parquet", "en/x-train.parquet"]}),
+    ],
+)
+def test_files_of_a_configuration(described, expected):
+    """Below its own folder, where it has one."""
+    names = ["x-train.parquet", "en/x-train.parquet", "en/y-test.parquet", "z.parquet"]
+    found = _by_patterns(described, names)
+    assert {split: sorted(files) for split, files in found.items()} == {
+        split: sorted(files) for split, files in expected.items()
+    }

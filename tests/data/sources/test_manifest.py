@@ -390,3 +390,10 @@ def test_columns_that_are_not_there_are_named(write, data, columns, message):
 @pytest.mark.parametrize("value", ["image", "path=", "image=path", "path=a,path=b", "path=a,", 3])
 def test_what_columns_are_not(value):
     assert not is_columns(value)
+
+
+def test_beside_labels_a_column_called_target_is_one_of_the_others(write, data):
+    write("path,label,target\na.jpg,dog,1\nb.jpg,cat,none\n")
+    source = open_split(data)
+    assert (source.class_names, source.numeric) == (("cat", "dog"), False)
+    assert labels(source) == {"a.jpg": 1, "b.jpg": 0}

@@ -87,6 +87,22 @@ def test_torch_style(data):
     assert described(validation) == (("cat", "dog"), [(1, "val/0", 9)])
 
 
+class OtherOrder(TorchStyle):
+    classes = ("dog", "cat")
+    targets = (1, 1, 0, 0)
+
+
+def test_classes_are_the_training_splits_in_its_order(data):
+    """Numbers of another split are of its own list, which must be the same."""
+    pairs = [(image(1), "dog"), (image(2), "cat")]
+    name = vit_jax.as_source("orders", train=TorchStyle(), validation=OtherOrder(), test=pairs)
+    validation = opened(data, name, "validation")
+    assert validation.class_names == ("cat", "dog")
+    assert described(opened(data, name, "test"))[1] == [(1, "test/0", 1), (0, "test/1", 2)]
+    train = vit_jax.as_source("orders", train=OtherOrder(), validation=TorchStyle())
+    assert opened(data, train, "validation").class_names == ("dog", "cat")
+
+
 def test_hugging_face_style(data):
     data.columns = "path=picture,label=tag"
     source = opened(data, f"python:{__name__}:HubStyle")

@@ -48,3 +48,13 @@ def test_unknown_split(data):
     data.source = "digits"
     with pytest.raises(DataError, match=r"digits has no split 'validation'.*train, test"):
         open_split(data, "validation")
+
+
+def test_classes_are_in_the_order_of_their_names_in_the_config(data):
+    data.source, data.classes = "digits", ("7", "3")
+    source = open_split(data)
+    assert source.class_names == ("7", "3")
+    data.classes = ()
+    every = {every.name: every.label for every in open_split(data).fetch(range(1437))}
+    for example in source.fetch(range(20)):
+        assert every[example.name] == (7, 3)[example.label]

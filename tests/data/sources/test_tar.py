@@ -111,7 +111,7 @@ def test_a_worker_process_gets_no_index(write, data):
 @pytest.mark.parametrize(
     "names",
     [
-        {"classes.txt": b"\xef\xbb\xbfcat\r\ndog\nem\xc3\xbc\n"},
+        {"classes.txt": b"\xef\xbb\xbfcat \r\n dog\nem\xc3\xbc\n"},
         {"classes.json": b'["cat","dog","em\xc3\xbc"]'},
     ],
 )

@@ -1,0 +1,315 @@
+"""Rules of reading, rewriting and describing weights, each where it alone decides."""
+
+import dataclasses
+import math
+import types
+
+import numpy as np
+import pytest
+
+from vit_jax.class_mapping import ABSENT
+from vit_jax.errors import WeightsError
+from vit_jax.model_file import ModelFile, Preprocessing
+from vit_jax.models import model_options
+from vit_jax.weights import equivalence, huggingface, native, npz, timm
+from vit_jax.weights.content import Hints, Stated
+from vit_jax.weights.equivalence import Form
+from vit_jax.weights.mapping import Reading
+from vit_jax.weights.timm_arguments import exact_ratio
+
+TINY = {
+    **{"width": 16, "depth": 1, "mlp_width": 24, "num_heads": 2, "num_classes": 2},
+    **{"patch_size": 4, "image_size": (8, 12)},
+}
+OPTIONS = model_options("ViT-B/16", **TINY)
+STATED = Stated({"num_heads": 2}, class_names=("a", "b"), remarks=("said before",))
+
+
+# --------------------------------------------------------------------------------- equivalence
+
+
+@pytest.mark.parametrize(("pooling", "after"), [("token", True), ("average", False)])
+def test_a_norm_of_each_token_is_that_of_the_class_token_wherever_it_is(pooling, after):
+    there = dataclasses.replace(OPTIONS, pooling=pooling)
+    here = dataclasses.replace(there, norm_after_pooling=True)
+    weights = types.SimpleNamespace(
+        parameters={}, options=there, model_file=ModelFile("ViT-B/16", TINY)
+    )
+    form = equivalence.rewrite(weights, here, {})
+    assert form.options.norm_after_pooling is after
+
+
+def test_pixels_are_averaged_only_in_a_layer_that_sees_them():
+    pixels = Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    weights = types.SimpleNamespace(model_file=ModelFile("ViT-B/16", TINY, pixels))
+    here = dataclasses.replace(OPTIONS, channels=1)
+    for channels, averaged in ((3, True), (8, False)):  # Eight are of a stem's map.
+        kernel = np.ones((4, 4, channels, 2), np.float32)
+        form = Form({"embedding/kernel": kernel, "embedding/bias": np.zeros(2)}, OPTIONS)
+        changed = equivalence.average_pixels(form, here, weights)
+        assert (changed is not form) == averaged
+    assert equivalence.average_pixels(form._replace(parameters={}), here, weights).changes == {}
+
+
+def test_rows_of_tokens_are_folded_for_a_model_with_a_learned_table():
+    form = Form(
+        {"position_embedding": np.ones((1, 7, 16)), "class_token": np.ones((1, 1, 16))}, OPTIONS
+    )
+    for positions, folded in (("learned_1d", True), ("sincos_2d", False), ("none", False)):
+        here = dataclasses.replace(OPTIONS, positions=positions, prefix_positions=False)
+        assert (equivalence.fold_position_rows(form, here) is not form) == folded
+
+
+def test_a_mapping_names_the_first_class_that_is_not_there():
+    form = Form({"head/kernel": np.ones((4, 2)), "head/bias": np.arange(2.0)}, OPTIONS, ("x", "y"))
+    mapping = types.SimpleNamespace(
+        origin="m.tsv", find=lambda names, there, count: np.array([1, 0, ABSENT])
+    )
+    kept = equivalence.keep_rows(form, ("y", "x", "new"), mapping)
+    assert kept.changes["head/bias"] == "2 of 3 classes kept, the others fresh: 'new', ..."
+    assert kept.parameters["head/bias"].tolist() == [1, 0, None]
+    assert kept.options.num_classes == 3
+
+
+def test_a_ratio_gives_back_the_width_that_it_is_of():
+    for hidden, width in ((244, 56), (120, 88), (196, 88), (96, 24)):
+        assert int(width * exact_ratio(hidden, width)) == hidden
+
+
+# --------------------------------------------------------------------------------- our own format
+
+
+def test_a_mean_of_checkpoints_is_taken_in_float64(monkeypatch):
+    monkeypatch.setattr(native.digests, "steps", lambda folder: [1, 2, 3, 4])
+    values = {1: 5, 2: 2.0**24, 3: 1, 4: -(2.0**24)}  # float32 has no 2^24 + 1.
+    monkeypatch.setattr(
+        native, "read_checkpoint", lambda path, step, ema: {"a": np.float32([values[step]])}
+    )
+    mean = native.mean_of_last("DIR", 3, False)["a"]
+    assert (mean.dtype, mean.tolist()) == (np.float32, [np.float32(1 / 3)])
+
+
+def test_a_digest_is_of_shapes_names_and_numbers():
+    ones = np.ones((2, 3), np.float32)
+    others = {"b": ones}, {"a": ones.reshape(3, 2)}, {"a": ones * 2}, {"a": ones, "b": ones}
+    assert native.digest_of({"a": ones}) == native.digest_of({"a": ones.astype(np.float16)})
+    assert len({native.digest_of(tensors) for tensors in ({"a": ones}, *others)}) == 5
+
+
+# --------------------------------------------------------------------------------- .npz
+
+
+def test_big_visions_files_show_themselves():
+    norm, stem = "Transformer/encoder_norm/scale", "root_block/conv_root/kernel"
+    assert npz.is_big_visions({norm: 0, "pos_embedding": 0})
+    assert npz.is_big_visions({stem: 0})
+    assert not npz.is_big_visions({norm: 0, npz.POSITIONS: 0})
+    assert not npz.is_big_visions({"embedding/kernel": 0})
+
+
+def test_an_archive_may_unpack_to_the_larger_of_both_limits(monkeypatch, tmp_path):
+    np.savez(tmp_path / "stored.npz", a=np.zeros(2000, np.uint8))
+    np.savez_compressed(tmp_path / "packed.npz", a=np.zeros(100_000, np.uint8))
+    monkeypatch.setattr(npz, "ALWAYS_ALLOWED", 1000)
+    npz.check_expansion(tmp_path / "stored.npz")
+    with pytest.raises(WeightsError, match="these are no weights"):
+        npz.check_expansion(tmp_path / "packed.npz")
+    monkeypatch.setattr(npz, "ALWAYS_ALLOWED", 200_000)
+    npz.check_expansion(tmp_path / "packed.npz")
+
+
+# --------------------------------------------------------------------------------- timm
+
+
+def test_dinov2s_registers_have_no_rows_of_positions(monkeypatch):
+    tensors = {
+        "cls_token": np.full((1, 1, 4), 10.0),
+        "pos_embed": np.arange(28.0).reshape(1, 7, 4),
+        "register_tokens": np.ones((1, 2, 4)),
+        "decoder.x": np.ones(1),
+    }
+    read = []
+    monkeypatch.setattr(timm.tensor_file, "read_tensors", lambda path, prefix: (dict(tensors), {}))
+    monkeypatch.setattr(timm, "read_stated", lambda *given: STATED)
+    monkeypatch.setattr(timm, "read_table", lambda rows, tensors, heads: read.append(tensors))
+    monkeypatch.setattr(timm, "make_weights", lambda path, reading, **given: given)
+    given = timm.read("x.safetensors", Hints())
+    np.testing.assert_array_equal(read[0]["cls_token"][0, 0], 10 + np.arange(4))
+    np.testing.assert_array_equal(read[0]["pos_embed"], tensors["pos_embed"][:, 1:])
+    assert given["prefix_choices"] == (0,)
+    assert given["stated"].options == {"num_heads": 2, "prefix_positions": False}
+    first, unused = given["stated"].remarks
+    assert (first, "decoder.x" in unused) == ("said before", True)
+
+
+def test_what_timms_config_says_of_pixels():
+    for side in range(16, 200, 16):
+        for resize in range(side, 2 * side):
+            share = timm.crop_percentage(Preprocessing(crop="center", resize=resize), side)
+            assert math.floor(side / share) == resize, (side, resize)
+    options = dataclasses.replace(OPTIONS, channels=1)
+    pixels = Preprocessing(mean=(0.4,), std=(0.2,), crop="center", resize=9)
+    kind = types.SimpleNamespace(
+        fixed_input_size=True, first_conv=lambda options: "conv", classifier=lambda options: "head"
+    )
+    for fixed in (True, False):
+        kind.fixed_input_size = fixed
+        said = timm.common_config(options, ModelFile("ViT-B/16", TINY, pixels), kind)
+        pretrained = said["pretrained_cfg"]
+        assert (pretrained["fixed_input_size"], pretrained["input_size"]) == (fixed, (1, 8, 12))
+        assert math.floor(8 / pretrained["crop_pct"]) == 9
+        assert (*pretrained["mean"], *pretrained["std"]) == (0.4, 0.2)
+        assert (pretrained["first_conv"], pretrained["classifier"]) == ("conv", "head")
+        assert (said["num_classes"], said["num_features"], said["global_pool"]) == (2, 16, "token")
+
+
+def test_what_timm_does_where_nothing_says():
+    wide = {"norm_pre.weight": np.ones(1)}
+    assert timm.defaults_of(wide, True)["norm_epsilon"] == 1e-5
+    assert "norm_epsilon" not in timm.defaults_of({}, True)
+    bit = {"stem.conv.weight": np.ones(1)}
+    assert timm.defaults_of(bit, False).keys() >= {"group_norm_epsilon", "kernel_epsilon"}
+    assert "kernel_epsilon" not in timm.defaults_of(bit, True)
+    stem = {f"{timm.BACKBONE}stem.conv.weight": np.ones(1)}
+    assert timm.defaults_of(stem, False).keys() >= {"stem_kernel_epsilon"}
+    assert timm.defaults_of({"fc_norm.weight": np.ones(1)}, False)["pooling"] == "average"
+    first, second = "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"
+    assert timm.is_packed({first: np.ones((8, 2)), second: np.ones((2, 4))})
+    assert not timm.is_packed({first: np.ones((4, 2)), second: np.ones((2, 4))})
+    assert not timm.is_packed({})
+
+
+def test_a_file_alone_says_how_timm_resizes(tmp_path):
+    assert timm.read_stated(tmp_path / "x.safetensors", {}, False) == Stated(
+        position_resize="bicubic"
+    )
+
+
+# --------------------------------------------------------------------------------- Hugging Face
+
+
+def read(monkeypatch, tensors, stated):
+    """What `huggingface.read` hands to `make_weights`, of such tensors and statements."""
+    monkeypatch.setattr(huggingface.tensor_file, "read_tensors", lambda path, prefix: (tensors, {}))
+    monkeypatch.setattr(huggingface, "read_stated", lambda folder, classifies: stated)
+    monkeypatch.setattr(huggingface.metadata, "read_json", lambda path: {})
+    read = []
+
+    def read_table(rows, tensors, num_heads):
+        read.append(tensors)
+        return Reading({}, {name: name for name in tensors}, ())
+
+    monkeypatch.setattr(huggingface, "read_table", read_table)
+    monkeypatch.setattr(
+        huggingface, "make_weights", lambda path, reading, **given: (reading, given)
+    )
+    reading, given = huggingface.read("x/model.safetensors", Hints())
+    return read[0], reading, given
+
+
+def test_a_folder_with_a_classifier(monkeypatch):
+    names = (
+        *("vit.pooler.dense.weight", "vit.layernorm.weight", "vit.post_layernorm.bias"),
+        *("vit.head.probe", "vit.head.mlp", "classifier.weight"),
+    )
+    tensors = {name: np.ones((4, 4), np.float32) for name in names}
+    found, reading, given = read(monkeypatch, tensors, STATED)
+    # SigLIP's classifier is behind the norm.
+    assert set(found) == {
+        *("pooler.dense.weight", "layernorm.weight", "post_layernorm.bias", "classifier.weight"),
+    }
+    assert reading.file_names["layernorm.weight"] == "vit.layernorm.weight"
+    assert reading.file_names["classifier.weight"] == "classifier.weight"
+    assert given["stated"].class_names == ("a", "b")
+    first, unused = given["stated"].remarks
+    assert (first, "head.probe" in unused) == ("said before", True)
+    assert given["stated"].options["norm_after_pooling"] is False
+    del tensors["vit.head.probe"]
+    found, *_ = read(monkeypatch, tensors, STATED)
+    assert set(found) == {"layernorm.weight", "classifier.weight"}
+
+
+def test_a_folder_without_one_has_no_names_of_classes(monkeypatch):
+    tensors = {"pooler.layernorm.weight": np.ones(4, np.float32)}
+    found, _, given = read(monkeypatch, tensors, STATED)
+    assert set(found) == set(tensors)
+    assert given["stated"].class_names == ()
+    assert given["stated"].options["norm_after_pooling"] is True
+    assert given["stated"].remarks == ("said before",)
+
+
+def test_a_classifier_of_the_class_token_alone():
+    name = "embeddings.patch_embeddings.projection.weight"
+    kernel, wide = np.ones((4, 3, 2, 2)), np.zeros((2, 8))
+    wide[:, :4] = np.arange(8).reshape(2, 4)
+    narrow = huggingface.with_narrow_classifier({name: kernel, "classifier.weight": wide})
+    np.testing.assert_array_equal(narrow["classifier.weight"], wide[:, :4])
+    wide[1, 6] = 1
+    with pytest.raises(WeightsError, match="the average of the patches together"):
+        huggingface.with_narrow_classifier({name: kernel, "classifier.weight": wide})
+
+
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (["LABEL_0", "LABEL_1"], ()),
+        (["LABEL_1", "LABEL_0"], ("LABEL_1", "LABEL_0")),
+        (["LABEL_0", "cat"], ("LABEL_0", "cat")),
+    ],
+)
+def test_names_that_are_the_librarys_default_are_none(names, known):
+    config = {"id2label": {str(index): name for index, name in enumerate(names)}}
+    assert huggingface.stated_by_config(config, True).class_names == known
+
+
+def test_what_a_config_states_beside_options():
+    stated = huggingface.stated_by_config({"problem_type": "regression"}, False)
+    assert (stated.loss, stated.bias_resize) == ("l2", "bilinear")
+    assert stated.position_resize == "bicubic_torch"
+
+
+def test_what_is_written_of_sizes():
+    assert [huggingface.one_or_pair(size) for size in ((4, 4), (4, 6), 5)] == [4, (4, 6), 5]
+    card = huggingface.model_card(OPTIONS)
+    assert "8×12 images in patches of 4×4" in card
+    kind = huggingface.CLASSES[0]
+    keys = huggingface.common_keys(
+        dataclasses.replace(OPTIONS, gelu="quick"), ModelFile("ViT-B/16", TINY, loss="l2"), kind
+    )
+    assert (keys["hidden_act"], keys["problem_type"]) == ("quick_gelu", "regression")
+    assert keys["image_size"] == (8, 12)
+    assert keys["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+
+
+def test_remarks_of_both_files_are_kept(monkeypatch, tmp_path):
+    stated = Stated({"image_size": (8, 12)}, remarks=("of config.json",))
+    given = []
+
+    def read(config, size):
+        given.append((config, size))
+        return "PREPROCESSING", ("of the other",)
+
+    monkeypatch.setattr(huggingface, "stated_by_config", lambda config, classifies: stated)
+    monkeypatch.setattr(huggingface.preprocessor, "read", read)
+    (tmp_path / "config.json").write_text("{}")
+    assert huggingface.read_stated(tmp_path, True) is stated
+    (tmp_path / "preprocessor_config.json").write_text('{"a": 1}')
+    both = huggingface.read_stated(tmp_path, True)
+    assert both.remarks == ("of config.json", "of the other")
+    assert both.preprocessing == "PREPROCESSING"
+    assert given == [({"a": 1}, (8, 12))]
+
+
+@pytest.mark.parametrize("kind", huggingface.CLASSES, ids=lambda kind: kind.name)
+def test_a_mask_token_has_the_shape_that_the_class_gives_it(monkeypatch, kind):
+    written = []
+    monkeypatch.setattr(huggingface, "write_table", lambda rows, parameters, options: {})
+    monkeypatch.setattr(huggingface.tensor_file, "writer", lambda *given: written.append(given))
+    kind = dataclasses.replace(kind, prepare=lambda p: p, keys=lambda options, parameters: {})
+    huggingface.files("DIR", {}, OPTIONS, ModelFile("ViT-B/16", TINY), kind=kind)
+    ((tensors, metadata),) = written
+    shapes = {name: array.shape for name, array in tensors.items()}
+    shape = kind.mask_token
+    name = f"{kind.prefix}embeddings.mask_token"
+    assert shapes == ({} if shape is None else {name: (*shape, 16)})
+    assert metadata == {"format": "pt"}
