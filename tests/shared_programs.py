@@ -18,6 +18,7 @@ from vit_jax.benchmark import loop as benchmark_loop
 from vit_jax.benchmark import step as benchmark_step
 from vit_jax.durations import DURATIONS, UNITS, durations
 from vit_jax.evaluators import classification
+from vit_jax.evaluators.classification import ClassificationMeans
 from vit_jax.training import beginning
 from vit_jax.training.experiment import labels_of, make_experiment, preprocessing_for
 from vit_jax.training.state import initial_state
@@ -37,10 +38,12 @@ class SharedPrograms:
     Attributes:
       experiments: by all that their programs depend on.
       states: before the first update, by what makes them.
+      plain_means: of evaluations that look at no image closer.
     """
 
     def __init__(self):
         self.experiments, self.states = {}, {}
+        self.plain_means = functools.cache(ClassificationMeans)
 
     def experiment(self, config, mesh, dataset, source=None):
         """As `make_experiment`."""
@@ -61,6 +64,12 @@ class SharedPrograms:
             self.states[initialize] = initial_state(drawing_once(next(found)), seed, abstract)
         return jax.tree.map(jnp.copy, self.states[initialize])
 
+    def means(self, logits_of, loss, *closer):
+        """As `ClassificationMeans`."""
+        if any(one is not None for one in closer):
+            return ClassificationMeans(logits_of, loss, *closer)
+        return self.plain_means(logits_of, loss)
+
 
 @pytest.fixture(scope="module")
 def shared_programs():
@@ -70,6 +79,6 @@ def shared_programs():
             patch.setattr(module, "make_experiment", programs.experiment)
         for module in (beginning, benchmark_step, benchmark_loop):
             patch.setattr(module, "initial_state", programs.state)
-        for module, name in ((train, "make_preview"), (classification, "ClassificationMeans")):
-            patch.setattr(module, name, functools.cache(getattr(module, name)))
+        patch.setattr(train, "make_preview", functools.cache(train.make_preview))
+        patch.setattr(classification, "ClassificationMeans", programs.means)
         yield

@@ -81,7 +81,7 @@ def test_twelve_steps_follow_the_reference(golden, optimizer):
         follow=lambda params, means: params,
     )
     mesh = mesh_of(1)
-    state = TrainState(jnp.int32(0), params, transformation.init(params), None)
+    state = TrainState(jnp.int32(0), params, jax.jit(transformation.init)(params), None)
     state = jax.device_put(state, sharding.replicated(mesh))
     classes = Labels((), model.options.num_classes)
     objective = Classification(Classification.Options(), network, classes)
@@ -174,7 +174,8 @@ def test_averaged_parameters_follow_the_formula():
     state, average = setup.state, jax.tree.map(np.array, setup.state.params)
     for batch, keep in zip(setup.batches(), (1 / 10, 2 / 11, 0.2, 0.2), strict=True):
         state, _ = setup.step(state, batch)
-        average = jax.tree.map(lambda a, p, k=keep: k * a + (1 - k) * p, average, state.params)
+        params = jax.device_get(state.params)
+        average = jax.tree.map(lambda a, p, k=keep: k * a + (1 - k) * p, average, params)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.ema, average)
 
 

@@ -101,10 +101,11 @@ def check_spread(place, layer, spread, expected):
 
 def check_initialization(name, values=VALUES, **options):
     """Checks each layer of each parameter; returns the names of the random ones."""
-    model = create_model(name, head_bias=-10.0, **options)
+    complete = model_options(name, head_bias=-10.0, **options)
+    draw = jax.jit(lambda key: flat_parameters(build_model(name, key, complete)))
     random = set()
-    small = pooled_seeds(name, model.options)
-    for place, array in flat_parameters(model).items():
+    small = pooled_seeds(name, complete)
+    for place, array in jax.device_get(draw(jax.random.key(0))).items():
         spread, value = lookup(SPREADS, place), lookup(values, place)
         drawn = np.asarray(small.get(place, array))
         for layer, many in zip(layers_of(place, array), layers_of(place, drawn), strict=True):
@@ -142,7 +143,7 @@ def test_all_kernels_from_one_distribution():
     options = model_options("ViT-B/16", kernel_std=0.02, layer_scale=1e-4, **sizes)
     drawn = jax.jit(lambda key: flat_parameters(build_model("ViT-B/16", key, options)))
     kernels = 0
-    for place, array in drawn(jax.random.key(0)).items():
+    for place, array in jax.device_get(drawn(jax.random.key(0))).items():
         if not place.endswith(("kernel", "class_token")):
             continue
         for layer in layers_of(place, array):

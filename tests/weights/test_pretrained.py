@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 import vit_jax
+from tests.published import random_model
 from vit_jax.errors import ConfigError
 from vit_jax.models import __main__ as models
 from vit_jax.models import registry
@@ -55,7 +56,7 @@ def test_unknown_weights_are_told_with_those_that_there_are(model, tag, message)
 
 def test_weights_are_fetched_by_their_tag(hub_server, tmp_path):
     options = {"width": 192, "depth": 1, "num_classes": 2, "image_size": 32}
-    model = vit_jax.create_model("ViT-Ti/16", **options)
+    model = random_model("ViT-Ti/16", **options)
     vit_jax.save_model(model, tmp_path, format="timm")
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     hub_server.add("timm/vit_tiny_patch16_224.augreg_in21k", files)

@@ -10,6 +10,7 @@ import safetensors
 import safetensors.numpy
 
 import vit_jax
+from tests.models.filled import intermediates
 from tests.published import (
     GOLDEN,
     assert_same_tensors,
@@ -58,7 +59,7 @@ def test_a_distilled_model_has_two_tokens_and_two_heads(caplog):
     expected = golden("timm_distilled")
     model = vit_jax.load_model(GOLDEN / "timm_distilled.safetensors", num_heads=2)
     assert (model.options.distillation_token, model.options.num_tokens) == (True, 18)
-    features = model.intermediates(expected["images"], "pre_logits")["pre_logits"]
+    features = intermediates(model, expected["images"], "pre_logits")["pre_logits"]
     assert features.shape == (2, 64)
     apart = model.classify_apart(features)
     np.testing.assert_allclose(apart, expected["apart"], rtol=0, atol=1e-5)
