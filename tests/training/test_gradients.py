@@ -140,6 +140,7 @@ def test_an_objectives_own_blocks_and_teachers_are_gathered_too(run_split, objec
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     for one, other in zip(*map(jax.tree.leaves, (state, whole)), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-4)
-    for tree in (state.params, state.params["objective"], state.objective.get("teacher")):
+    own = state.params["objective"].get("blocks")
+    for tree in (state.params, own, state.objective.get("teacher")):
         split = [leaf.sharding.spec for leaf in jax.tree.leaves(tree)]
         assert not tree or any("fsdp" in spec for spec in split)
