@@ -68,6 +68,18 @@ def _small_arrays_are_saved_whole():
         yield
 
 
+@pytest.fixture(scope="module")
+def on_one_device():
+    """Runs and commands have one device, for which they are compiled in two thirds of the time.
+
+    Name it where several devices prove nothing more.
+    """
+    from tests.stages import one_device  # JAX is set up here first.
+
+    with one_device():
+        yield
+
+
 def restored_logging():
     """Undoes what commands do to the loggers, or later tests would find other messages."""
     loggers = [logging.getLogger(name) for name in (None, "absl", "vit_jax")]

@@ -16,7 +16,7 @@ from vit_jax.evaluate import main
 from vit_jax.main import summary
 from vit_jax.records import read_records
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
 
 
 @pytest.fixture(scope="module")

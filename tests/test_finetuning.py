@@ -15,7 +15,7 @@ from vit_jax.errors import CheckpointError, ConfigError, WeightsError
 from vit_jax.training import resuming
 from vit_jax.training.architecture import with_architecture
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
 
 MODEL = {
     **{"image_size": 8, "channels": 1, "width": 32, "depth": 1, "num_heads": 2, "mlp_width": 64},

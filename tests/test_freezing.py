@@ -7,7 +7,7 @@ from flax import nnx
 
 import vit_jax
 from tests import stages
-from tests.stages import Setup, mesh_of, one_device, random_model
+from tests.stages import Setup, mesh_of, random_model
 from vit_jax import train
 from vit_jax.checkpoint import restore_params
 from vit_jax.devices import sharding
@@ -18,9 +18,8 @@ SIZES = ("image_size", "channels", "width", "depth", "num_heads", "mlp_width")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _on_one_device():
-    with one_device():
-        yield
+def _on_one_device(on_one_device):
+    """See there."""
 
 
 def config_with(**values):

@@ -14,7 +14,7 @@ from vit_jax import train
 from vit_jax.errors import CheckpointError
 from vit_jax.evaluate import main as evaluate
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
 
 
 def write_manifest(path, names):

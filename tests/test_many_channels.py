@@ -19,7 +19,7 @@ from vit_jax import evaluate, export, predict, train
 from vit_jax.errors import DataError, PreemptedError
 from vit_jax.model_file import read_model_file
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
 
 CLASSES = ("dry", "wet")
 RANGE = (-10_000.0, 10_000.0)

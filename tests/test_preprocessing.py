@@ -21,7 +21,7 @@ from vit_jax.data.images.transforms import eval_transform
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
 
 SIZE = 16
 CLASSES = ("cat", "cow", "dog")

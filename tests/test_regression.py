@@ -26,7 +26,7 @@ from vit_jax.model_file import read_model_file
 from vit_jax.objectives.regression import REGRESSION_LOSSES
 from vit_jax.training.overview import describe_run
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
 
 
 def write_manifest(folder, rows, name="list.jsonl"):

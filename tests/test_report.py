@@ -16,7 +16,7 @@ from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.regression import Regression
 from vit_jax.training.resuming import as_json
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
 
 
 @pytest.fixture(scope="module")

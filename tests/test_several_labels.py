@@ -12,7 +12,7 @@ from vit_jax import evaluate, train
 from vit_jax.errors import ConfigError
 from vit_jax.model_file import read_model_file
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import train
 from vit_jax.errors import DataError
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
 
 NUM_TRAIN, NUM_EVAL = 20, 30
 

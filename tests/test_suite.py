@@ -147,7 +147,7 @@ def test_the_suites_here_have_configs_that_load(path):
         assert load_config(trial.config, ["init=none"]).sweep.learning_rates
 
 
-@pytest.mark.usefixtures("shared_programs")
+@pytest.mark.usefixtures("on_one_device", "shared_programs")
 def test_a_suite_of_real_runs(tmp_path, capsys):
     tasks = {"digits": {"one": CONFIG, "two": CONFIG}}
     (tmp_path / "suite.py").write_text(f"SUITE = {tasks!r}\n")

@@ -2,10 +2,7 @@
 
 import pytest
 
-from tests.stages import one_device
-
 
 @pytest.fixture(scope="module", autouse=True)
-def _on_one_device():
-    with one_device():
-        yield
+def _on_one_device(on_one_device):
+    """See there."""
