@@ -104,9 +104,16 @@ def test_dry_run_and_trace(preset):
     assert metrics["loss"].shape == ()
 
 
-@pytest.mark.parametrize("preset", fast(one_of_each_program(), RUN))
-def test_one_update(preset):
-    setup = Setup(shrunken(load(*preset)), mesh_of(1))
+def pytest_generate_tests(metafunc):
+    """All of `one_of_each_program`, which takes seconds, only where slow tests run."""
+    if "program_preset" in metafunc.fixturenames:
+        without_slow = metafunc.config.option.markexpr == "not slow"
+        presets = list(RUN) if without_slow else one_of_each_program()
+        metafunc.parametrize("program_preset", fast(presets, RUN))
+
+
+def test_one_update(program_preset):
+    setup = Setup(shrunken(load(*program_preset)), mesh_of(1))
     losses, _, state = setup.run()
     assert np.isfinite(losses).all()
     assert state.step == 1
