@@ -2,7 +2,9 @@
 
 import gc
 import logging
+import mmap
 import os
+import pathlib
 import time
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -29,6 +31,9 @@ jax.config.update("jax_traceback_in_locations_limit", 0)
 # default, takes a twelfth of the time.
 gc.set_threshold(50_000, 10, 10)
 SLICE_BYTES = 2**16
+MOST_RESIDENT = (
+    2 * 2**30
+)  # Bytes of one worker, above which JAX forgets what it traced and compiled.
 flags.FLAGS.mark_as_parsed()  # Grain's worker processes read absl flags.
 
 
@@ -66,6 +71,20 @@ def _small_arrays_are_saved_whole():
     with pytest.MonkeyPatch.context() as patch:  # Where it has another name, saving takes longer.
         patch.setattr(handler, "_min_slice_bytes_for_replica_parallel", SLICE_BYTES, raising=False)
         yield
+
+
+def resident_bytes():
+    """Memory of this process; 0 where there is no /proc."""
+    statm = pathlib.Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * mmap.PAGESIZE if statm.exists() else 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _memory_is_bounded():
+    """Programs of earlier modules took 4 GB of each worker at the end."""
+    yield
+    if resident_bytes() > MOST_RESIDENT:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="module")
