@@ -157,3 +157,12 @@ def test_records_are_whole_lines_whatever_a_kill_left(tmp_path):
         file.write(b'{"step": 2, "va')
     append_record(path, {"step": 3})
     assert read_records(path) == [{"step": 1, "value": None}, {"step": 3}]
+
+
+def test_names_in_a_file_are_escaped(tmp_path, capsys):
+    for run in "ab":
+        write_run(tmp_path / run, {}, [{"step": 1, "eval/\x1b[31m": 0.5}])
+    assert compare.main([str(tmp_path / run) for run in "ab"]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "[31m" in printed

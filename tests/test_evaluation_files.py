@@ -5,8 +5,10 @@ import dataclasses
 import math
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from vit_jax import evaluation_files
 from vit_jax.evaluation_files import (
     COLUMNS,
     Result,
@@ -70,3 +72,13 @@ def test_pictures_have_the_name_of_their_evaluator(tmp_path):
     (path,) = tmp_path.iterdir()
     assert path.name == "v2_confusion.png"
     np.testing.assert_array_equal(np.asarray(Image.open(path)), picture)
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "not allowed"), OSError(30, "read-only")])
+def test_a_run_that_cannot_be_written_keeps_no_record_and_says_so(monkeypatch, caplog, error):
+    def refuse(path, record):
+        raise error
+
+    monkeypatch.setattr(evaluation_files, "append_record", refuse)
+    evaluation_files.append_to_run("runs/a", {})
+    assert caplog.messages == [f"runs/a keeps no record of this: {error.strerror}."]

@@ -6,6 +6,7 @@ import pathlib
 import types
 
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 
 from tests.hub_server import Fault, git_digest, sha256
 from vit_jax import hub
@@ -316,3 +317,17 @@ def test_what_is_uploaded_is_private(monkeypatch):
         ("me/mine", {"repo_type": "model", "private": True, "exist_ok": True}),
         {"repo_id": "me/mine", "folder_path": "folder", "commit_message": "why"},
     ]
+
+
+def test_an_error_without_an_answer_is_not_asked_again():
+    error = HfHubHTTPError("no answer", response=types.SimpleNamespace(headers={}, request=None))
+    error.response = None
+    asked = []
+
+    def request():
+        asked.append(1)
+        raise error
+
+    with pytest.raises(HfHubHTTPError):
+        hub._persistently(request)
+    assert len(asked) == 1

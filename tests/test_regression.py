@@ -2,6 +2,7 @@
 
 import csv
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,8 @@ from vit_jax.errors import ConfigError, DataError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.regression import errors
 from vit_jax.model_file import read_model_file
-from vit_jax.objectives.regression import REGRESSION_LOSSES
+from vit_jax.objectives.base import Labels
+from vit_jax.objectives.regression import REGRESSION_LOSSES, Regression
 from vit_jax.training.overview import describe_run
 
 pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
@@ -250,3 +252,25 @@ def test_targets_of_every_form(tmp_path):
 def test_bad_targets_name_their_line(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize("loss", ["l2", "huber"])
+def test_the_loss_is_the_one_that_is_named(loss):
+    objective = object.__new__(Regression)
+    objective.options = Regression.Options(loss=loss, huber_delta=0.5)
+    outputs = {"logits": np.array([[1.0, 3.0], [0.0, -2.0]])}
+    objective.network = types.SimpleNamespace(
+        outputs=lambda params, images, key: outputs, statistics=lambda outputs: {}
+    )
+    batch = {"image": None, "label": np.array([[0.75, 1.0], [0.0, 0.0]])}
+    losses, _ = objective.loss({}, {}, batch, None)
+    errors = np.abs(outputs["logits"] - batch["label"])
+    huber = np.where(errors < 0.5, errors**2 / 2, 0.5 * (errors - 0.25))
+    expected = {"l2": errors**2, "huber": huber}[loss].mean(-1)
+    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+
+
+def test_it_has_no_teacher():
+    labels = Labels((), 1, numeric=True, means=(0.0,))
+    with pytest.raises(ConfigError, match="init_teacher"):
+        Regression(Regression.Options(), types.SimpleNamespace(), labels, "runs/teacher")

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import types
 import zipfile
 
 import fsspec
@@ -115,3 +116,15 @@ def test_the_users_own_options_of_a_store_stay(monkeypatch):
         monkeypatch.setattr(stores.fsspec.config, "conf", {"s3": own})
         assert stores._shared_filesystem.__wrapped__(1, "s3://bucket") == "F"
         assert made.pop() == (("s3://bucket/",), options)
+
+
+def test_a_process_of_its_own_has_connections_of_its_own(monkeypatch):
+    """A fork would read answers that its parent waits for."""
+    monkeypatch.setattr(stores, "_shared_filesystem", lambda process, root: (process, root))
+    kind = types.SimpleNamespace(async_impl=True)
+    monkeypatch.setattr(stores.fsspec, "get_filesystem_class", lambda protocol: kind)
+    found = []
+    for process in (1, 2):
+        monkeypatch.setattr(stores.os, "getpid", lambda process=process: process)
+        found.append(stores.filesystem_of("gs://bucket/a/b"))
+    assert found == [(1, "gs://bucket"), (2, "gs://bucket")]

@@ -6,6 +6,7 @@ import io
 import pytest
 
 from vit_jax.models.__main__ import main
+from vit_jax.weights.pretrained import list_pretrained
 
 
 def test_a_pattern_chooses_lines(capsys):
@@ -53,3 +54,15 @@ def test_an_unlisted_patch_size_is_a_model_and_nonsense_is_not(capsys):
     assert "ViT-Ti/2" in capsys.readouterr().out
     assert main(["ResNeXt"]) == 2
     assert "'ResNeXt' is unknown; the nearest:" in capsys.readouterr().err
+
+
+def test_each_cell_of_the_weights_stands_below_its_name(capsys):
+    assert main(["--pretrained", "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    expected = list_pretrained("*")
+    assert [(row["licence"], row["source"]) for row in rows] == [
+        (entry.licence, entry.source) for entry in expected
+    ]
+    assert [(row["model"], row["pixels"], row["repository"]) for row in rows] == [
+        (entry.model, str(entry.image_size), entry.reference) for entry in expected
+    ]

@@ -1,5 +1,7 @@
 """Masked patch prediction against the paper's shares, hand-computed targets and its own seed."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -232,3 +234,11 @@ def test_what_does_not_fit_is_refused(change, message, tmp_path):
     config.update_from_flattened_dict(change)
     with pytest.raises(ConfigError, match=message):
         train.run(config, tmp_path, dry_run=True)
+
+
+def test_registers_are_no_patches():
+    objective = Setup(make_config(), mesh_of(1)).experiment.objective
+    model = dataclasses.replace(objective.network.options, num_registers=2)
+    network = dataclasses.replace(objective.network, options=model)
+    found = type(objective)(objective.options, network, objective.labels)
+    assert (found.num_prefix, found.num_patches) == (objective.num_prefix + 2, 16)

@@ -11,8 +11,8 @@ from vit_jax.class_mapping import ABSENT
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import model_options
-from vit_jax.weights import equivalence, huggingface, native, npz, timm
-from vit_jax.weights.content import Hints, Stated
+from vit_jax.weights import equivalence, huggingface, huggingface_classes, native, npz, timm
+from vit_jax.weights.content import Hints, Stated, Weights
 from vit_jax.weights.equivalence import Form
 from vit_jax.weights.mapping import Reading
 from vit_jax.weights.timm_arguments import exact_ratio
@@ -313,3 +313,25 @@ def test_a_mask_token_has_the_shape_that_the_class_gives_it(monkeypatch, kind):
     name = f"{kind.prefix}embeddings.mask_token"
     assert shapes == ({} if shape is None else {name: (*shape, 16)})
     assert metadata == {"format": "pt"}
+
+
+def test_each_class_of_hugging_face_has_its_librarys_model_type():
+    """By transformers: the `model_type` of the configuration that each class names."""
+    types_of = {"CLIPVisionModel": "clip_vision_model", "SiglipVisionModel": "siglip_vision_model"}
+    types_of |= {
+        "CLIPVisionModelWithProjection": "clip_vision_model",
+        "DINOv3ViTModel": "dinov3_vit",
+    }
+    for task in ("ForImageClassification", "Model"):
+        types_of |= {f"ViT{task}": "vit", f"IJepa{task}": "ijepa", f"DeiT{task}": "deit"}
+        types_of |= {f"Dinov2{task}": "dinov2", f"Beit{task}": "beit"}
+        types_of[f"Dinov2WithRegisters{task}"] = "dinov2_with_registers"
+    types_of["DeiTForImageClassificationWithTeacher"] = "deit"
+    assert {each.name: each.model_type for each in huggingface_classes.CLASSES} == types_of
+
+
+def test_tables_are_resized_geometrically_where_no_library_is_said():
+    stated = Stated()
+    weights = Weights("x", {}, ModelFile("ViT-B/16", TINY))
+    for found in (stated, weights):
+        assert (found.position_resize, found.bias_resize) == ("bilinear_corner", "geometric")

@@ -1,5 +1,6 @@
 """Files of values are turned, limited and scaled as is asked, as pictures are."""
 
+import io
 import struct
 import zlib
 
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import encode, encode_npy, encode_tiff, random_image
+from vit_jax.data.images import tiff
 from vit_jax.data.images.picture import Decoding, decode, open_picture
 from vit_jax.errors import DataError
 
@@ -116,3 +118,27 @@ def test_colours_of_sixteen_bits_are_turned():
     content = content[:33] + size + chunk + check + content[33:]  # Behind the header.
     how = Decoding(value_range=(0.0, 255.0), dtype="float32")
     np.testing.assert_array_equal(decode(content, 3, how), np.rot90(colours[..., ::-1], -1))
+
+
+def test_values_of_either_order_of_bytes_and_of_a_large_tiff():
+    large = {"format": "TIFF", "big_tiff": True}  # In the other order Pillow reads none.
+    for values, how in (
+        (DEEP, {"format": "TIFF"}),
+        (DEEP, large),
+        (DEEP.astype(">u2"), {"format": "TIFF"}),
+    ):
+        buffer = io.BytesIO()
+        Image.fromarray(values).save(buffer, **how)
+        assert buffer.getvalue()[:2] == (b"MM" if values.dtype.byteorder == ">" else b"II")
+        layout = tiff.read_layout(buffer.getvalue())
+        found = tiff.read_values(buffer.getvalue(), layout, 10**6)
+        np.testing.assert_array_equal(found[..., 0], DEEP)
+
+
+def test_values_of_twelve_bits_each_are_not_read_as_bytes():
+    buffer = io.BytesIO()
+    Image.fromarray(DEEP).save(buffer, "TIFF")
+    content, entry = buffer.getvalue(), struct.pack("<HHII", 258, 3, 1, 16)  # BitsPerSample.
+    assert content.count(entry) == 1
+    assert tiff.read_layout(content).dtype == np.dtype("<u2")
+    assert tiff.read_layout(content.replace(entry, struct.pack("<HHII", 258, 3, 1, 12))) is None

@@ -38,6 +38,8 @@ def test_order_never_changes():
     assert large.tolist() == [324545, 1225250, 624962, 231524, 193227]
     blocks = Order(1000, seed=0, block=32).indices(np.arange(5))
     assert blocks.tolist() == [714, 717, 726, 734, 718]
+    even = Order(128, seed=0, block=32).indices(np.arange(0, 128, 16))
+    assert even.tolist() == [2, 11, 98, 107, 34, 43, 66, 75]
     drawn = np.random.Philox(np.random.SeedSequence((0, 0))).random_raw(65_536)
     whole = Order(65_536, seed=0).indices(np.arange(65_536))
     np.testing.assert_array_equal(whole, np.argsort(drawn), "the largest that is drawn")

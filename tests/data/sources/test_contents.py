@@ -190,3 +190,9 @@ def test_links_to_pipes_are_not_opened(tmp_path, data):
 def settle(root):
     for folder, _, _ in os.walk(root):
         os.utime(folder, (1e9, 1e9))
+
+
+def test_capital_letters_of_a_name_do_not_matter():
+    assert contents.is_image("a.JPG")
+    assert contents.is_array("a.NPY")
+    assert not contents.is_array("._a.npy"), "of another system"
