@@ -566,6 +566,20 @@ def test_a_study_that_comes_with_the_package_resolves(name):
     assert (len(study.cells()), len(models)) == SHIPPED[name]
 
 
+def test_a_model_of_a_study_is_the_one_it_is_called_by():
+    def models(name):
+        study = load_study(name)
+        return {
+            label: load_config(study.config[label], overrides).model.name
+            for label, overrides in study.models.items()
+        }
+
+    assert all(label == model for label, model in models("data_size").items())
+    axial = {"ResNet: 50": "BiT-R50x1", "Axial-ResNet: 50": "AxialResNet50"}
+    sizes = [f"{family}: B/{patch}" for family in ("ViT", "Axial-ViT") for patch in (32, 16)]
+    assert models("axial") == axial | {size: size.replace(": ", "-") for size in sizes}
+
+
 def test_position_embeddings_on_data_of_ones_own():
     """The grid's own overrides are stronger than the user's."""
     study = load_study("positions")
