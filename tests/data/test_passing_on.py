@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from tests.calls import recorded
 from tests.data.example_sources import Numbered
 from tests.states import mesh_of
 from vit_jax.data import dataset, evaluation_data
@@ -36,19 +37,8 @@ SETS = Labelled(3, LabelSets(np.int32([0, 1]), np.array([1, 1, 2]), 2))
 NUMBERS = Labelled(3, Targets(np.float32([[1, 2], [3, 4], [5, 6]])))
 
 
-def captured(monkeypatch, module, name, result):
-    calls = []
-
-    def stand_in(*arguments, **options):
-        calls.append((arguments, options))
-        return result
-
-    monkeypatch.setattr(module, name, stand_in)
-    return calls
-
-
 def test_training_opens_its_split_as_for_training(monkeypatch):
-    opened = captured(monkeypatch, dataset, "open_source", Numbered(9))
+    opened = recorded(monkeypatch, dataset, "open_source", Numbered(9))
     config = tiny.get_config()
     config.model.update(num_classes=2, channels=5, image_size=(4, 8))
     config.data.update(train_split="train[:9]", augmentation="")
@@ -126,7 +116,7 @@ def make_data(**keys):
 
 @pytest.mark.parametrize(("workers", "started"), [(-1, 0), (0, 0), (3, 3)])
 def test_evaluation_loads_as_the_config_says(monkeypatch, workers, started):
-    batches = captured(monkeypatch, evaluation_data.pipeline, "batches", "BATCHES")
+    batches = recorded(monkeypatch, evaluation_data.pipeline, "batches", "BATCHES")
     data = make_data(num_threads=5, num_workers=workers)
     watched = []
     data = dataclasses.replace(data, watch=lambda *given: watched.append(given) or given[0])
@@ -150,7 +140,7 @@ def test_as_many_as_allowed_may_be_unreadable():
 
 
 def test_another_source_is_opened_with_nothing_of_the_runs_own(monkeypatch):
-    opened = captured(monkeypatch, evaluation_data, "open_source", Numbered(9))
+    opened = recorded(monkeypatch, evaluation_data, "open_source", Numbered(9))
     own = {"label": "x", "classes": ("3",), "columns": "path=a", "eval_split": "test[:5]"}
     data = make_data(**own, exclude="list", max_train_examples=4, max_eval_examples=7)
     (first,) = {id(data.examples()), id(data.examples())}
@@ -179,7 +169,7 @@ def test_another_source_is_opened_with_nothing_of_the_runs_own(monkeypatch):
 
 
 def test_what_stands_for_the_unreadable_has_the_form_of_the_labels(monkeypatch):
-    captured(monkeypatch, evaluation_data, "open_source", SETS)
+    recorded(monkeypatch, evaluation_data, "open_source", SETS)
     for own_classes, width in ((True, 2), (False, 7)):
         data = dataclasses.replace(
             make_data(on_error="skip"), num_classes=7, class_names=("even", "odd", *"abcde")

@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 
+from tests.calls import recorded
 from tests.models.filled import filled_model
 from vit_jax import export, hub
 from vit_jax.errors import WeightsError
@@ -22,18 +23,6 @@ from vit_jax.weights.mapping import Reading
 
 SIZES = {"width": 16, "depth": 1, "mlp_width": 24, "num_heads": 2, "num_classes": 2}
 VIT = {**SIZES, "patch_size": 4, "image_size": (8, 12)}
-
-
-def recorded(monkeypatch, module, name, result):
-    """The arguments of each call of a function that now only returns `result`."""
-    calls = []
-
-    def stand_in(*arguments, **options):
-        calls.append((arguments, options))
-        return result
-
-    monkeypatch.setattr(module, name, stand_in)
-    return calls
 
 
 def test_loading_reads_what_is_asked_for(monkeypatch, tmp_path):
