@@ -1,5 +1,7 @@
 """The tables' grammar, and their transforms against plain definitions."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,27 @@ def test_each_row_reads_what_it_writes(name):
         name = fill_name(row.theirs, {"layer": 11, "stage": 3, "unit": 10})
         first = next(other for other in rows if match_name(other.theirs, name) is not None)
         assert first.ours == row.ours
+
+
+KINDS = {"kernel": "weight", "scale": "weight", "gamma": "weight", "beta": "bias"}
+NUMBER = re.compile(
+    r"(?:norm|conv|fc|gn|dense|linear_|l[ns]_?|gamma_|lambda_|layer_scale)([1-3])\b"
+)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_both_names_of_a_row_say_the_same(name):
+    """A weight or a bias, and the first or the second of several, where both say it."""
+    for row in TABLES[name]:
+        number = NUMBER.search(row.theirs)
+        for ours in row.ours:
+            kinds = [re.split(r"[._/]", each)[-1] for each in (row.theirs, ours)]
+            theirs, kind = (KINDS.get(each, each) for each in kinds)
+            if kind in ("weight", "bias") and theirs in ("weight", "bias"):
+                assert theirs == kind, row
+            if number and (found := NUMBER.search(ours)):
+                assert number[1] == found[1], row
+            assert ("downsample" in row.theirs) <= ("projection" in ours), row
 
 
 def test_heads_are_split_as_pytorch_splits_them():
