@@ -408,12 +408,14 @@ def test_a_folder_named_like_a_pattern_is_none(tmp_path):
 
 
 def test_a_half_made_folder_goes(tmp_path):
-    replacing = storage.replacing(tmp_path / "new" / "folder")
-    temporary = pathlib.Path(replacing.__enter__())
-    temporary.mkdir()
-    (temporary / "a").touch()
+    def make(path):
+        with storage.replacing(path) as temporary:
+            os.mkdir(temporary)
+            (pathlib.Path(temporary) / "a").touch()
+            raise KeyError
+
     with pytest.raises(KeyError):
-        replacing.__exit__(KeyError, KeyError(), None)
+        make(tmp_path / "new" / "folder")
     assert os.listdir(tmp_path / "new") == []
 
 
