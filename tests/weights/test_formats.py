@@ -1,6 +1,7 @@
 """Files that are no weights, or not whole: one message each, with the file's name."""
 
 import io
+import json
 import pickle
 import re
 import shlex
@@ -214,6 +215,50 @@ def test_a_run_that_diverged_is_not_loaded(tmp_path, monkeypatch):
 )
 def test_names_of_wrappers(name, prefixes):
     assert formats.prefixes_of("a.weight", ["other", name]) == prefixes
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        *("module", "model", "_orig_mod", "backbone", "encoder", "student", "teacher", "visual"),
+        *("trunk", "state_dict", "net", "network", "vision_encoder", "visual_encoder", "ema"),
+        *("model_ema", "ema_model", "module_ema", "ema_state_dict"),
+    ],
+)
+def test_every_wrapper(wrapper):
+    assert formats.prefixes_of("a", [f"{wrapper}.a", f"{wrapper}s.a"]) == [f"{wrapper}."]
+
+
+def test_a_bucket_whose_package_is_not_there(monkeypatch):
+    for error in (ImportError("install gcsfs"), OSError(5, "no answer")):
+        monkeypatch.setattr(formats.epath, "Path", lambda path, error=error: raises(error))
+        with pytest.raises(
+            WeightsError, match=r"^gs://a/b: it cannot be read: .*(gcsfs|no answer)"
+        ):
+            formats.is_workdir("gs://a/b")
+    with pytest.raises(WeightsError, match="https://a/b: it is not on this machine: download it"):
+        formats.is_workdir("https://a/b")
+
+
+def raises(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"architecture": "x", "model_type": "y"}, "says architecture='x', a model that this"),
+        ({"model_type": "y"}, "says model_type='y', a model that this"),
+        ({"other": "z"}, r"none of its 3 tensors has a name .*; the first: 'a'\.$"),
+        (None, r"none of its 3 tensors has a name .*; the first: 'a'\.$"),
+    ],
+)
+def test_what_a_file_of_unknown_names_is(config, message, tmp_path):
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    found = formats.unknown_message(f"{tmp_path}/model.safetensors", ["b", "a", "c"])
+    assert re.search(message, found)
+    assert formats.unknown_message(f"{tmp_path}/none/x", []).endswith("the first: 'none'.")
 
 
 @pytest.mark.parametrize(
