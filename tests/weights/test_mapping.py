@@ -13,6 +13,8 @@ from vit_jax.weights.mapping import (
     GROUP_NORM,
     HEADS,
     HEADS_OUT,
+    ONE_LONG,
+    ONE_TOKEN,
     POINTWISE,
     POINTWISE_HEAD,
     VECTOR,
@@ -162,6 +164,10 @@ def test_layouts_of_convolutions_and_vectors():
     np.testing.assert_array_equal(head, weight[:, :, 0, 0].T)
     np.testing.assert_array_equal(POINTWISE_HEAD.write(head), weight[:, :, :1, :1])
     row = np.arange(3.0).reshape(1, 1, 1, 3)
+    for transform, shape in ((ONE_LONG, (1, 2, 3)), (ONE_TOKEN, (1, 1, 3))):
+        flat = weight[0, :2, 0, :3] if transform is ONE_LONG else weight[0, 0, 0, :3]
+        assert transform.read(flat, 0)[0].shape == shape
+        np.testing.assert_array_equal(transform.write(*transform.read(flat, 0)), flat)
     for transform in (VECTOR, GROUP_NORM):
         np.testing.assert_array_equal(transform.read(row, 0)[0], row[0, 0, 0])
     assert VECTOR.write(np.ones(3)).shape == (3,)
@@ -206,6 +212,11 @@ def test_shapes_that_cannot_be():
         read_table(plain, {"w": np.ones((0, 2), np.float32)})
     with pytest.raises(WeightsError, match="w holds int64 values"):
         read_table(rows, {"w": np.ones((6, 2), np.int64)}, num_heads=3)
+    layers = table(Row("layer.{layer}.w", "blocks/w", ONE_LONG))
+    with pytest.raises(WeightsError, match=r"^layer\.7\.w holds bool values, not floating-point"):
+        read_table(layers, {"layer.7.w": np.ones(2, bool)})
+    with pytest.raises(WeightsError, match=r"^layer\.7\.w has the impossible shape \(\)\.$"):
+        read_table(layers, {"layer.7.w": np.float32(1)[()].reshape(())})
 
 
 def test_of_tables_that_know_equally_much_the_first_is_taken():

@@ -99,7 +99,11 @@ def test_json_that_is_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error", [KeyError("k"), TypeError("t"), ZeroDivisionError(), ValueError()]
+    "error",
+    [
+        *(KeyError("k"), IndexError("i"), TypeError("t"), ValueError(), AttributeError("a")),
+        *(ZeroDivisionError(), OverflowError()),
+    ],
 )
 def test_values_of_the_wrong_kind(error):
     with (

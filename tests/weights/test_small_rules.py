@@ -11,11 +11,20 @@ from vit_jax.class_mapping import ABSENT
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import model_options
-from vit_jax.weights import equivalence, huggingface, huggingface_classes, native, npz, timm
+from vit_jax.weights import (
+    equivalence,
+    huggingface,
+    huggingface_classes,
+    native,
+    npz,
+    state_dict,
+    timm,
+)
 from vit_jax.weights.content import Hints, Stated, Weights
 from vit_jax.weights.equivalence import Form
 from vit_jax.weights.mapping import Reading
 from vit_jax.weights.timm_arguments import exact_ratio
+from vit_jax.weights.translation import article
 
 TINY = {
     **{"width": 16, "depth": 1, "mlp_width": 24, "num_heads": 2, "num_classes": 2},
@@ -335,3 +344,80 @@ def test_tables_are_resized_geometrically_where_no_library_is_said():
     weights = Weights("x", {}, ModelFile("ViT-B/16", TINY))
     for found in (stated, weights):
         assert (found.position_resize, found.bias_resize) == ("bilinear_corner", "geometric")
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        *(("AIMv2", "an AIMv2"), ("EVA", "an EVA"), ("I-JEPA", "an I-JEPA"), ("XCiT", "an XCiT")),
+        *(("ViT", "a ViT"), ("UNet", "a UNet"), ("hybrid", "a hybrid"), ("Octave", "an Octave")),
+    ],
+)
+def test_the_article_of_a_family(family, words):
+    assert article(family) == words
+
+
+@pytest.mark.parametrize("library", ["timm", "huggingface"])
+def test_who_sees_other_pictures_is_told_where_pictures_are_described(library, caplog, monkeypatch):
+    pixels = Preprocessing(antialias=False)
+    model_file = ModelFile("ViT-B/16", TINY, pixels)
+    module = {"timm": timm, "huggingface": huggingface}[library]
+    monkeypatch.setattr(module, "write_table", lambda *given: {})
+    words = {"timm": "timm's transforms", "huggingface": "Hugging Face's image processors"}[library]
+    kind = module.CLASSES[-3 if library == "timm" else 0]
+    module.files("FOLDER", {}, OPTIONS, model_file, kind=kind)
+    assert f"which {words} cannot do" in caplog.text
+    caplog.clear()
+    if library == "timm":  # A file alone describes none.
+        module.files("a.safetensors", {}, OPTIONS, model_file, kind=kind)
+    module.files("FOLDER", {}, OPTIONS, ModelFile("ViT-B/16", TINY), kind=kind)
+    assert not caplog.text
+
+
+def test_layer_scale_is_folded_into_both_layers_that_it_scales():
+    options = dataclasses.replace(OPTIONS, layer_scale=0.1, depth=2)
+    rng = np.random.default_rng(0)
+    shapes = {
+        **{"blocks/attention/out/kernel": (2, 2, 8, 16), "blocks/attention/out/bias": (2, 16)},
+        **{"blocks/mlp/dense2/kernel": (2, 24, 16), "blocks/layer_scale1": (2, 16)},
+        **{"blocks/layer_scale2": (2, 16), "norm/scale": (16,)},
+    }
+    given = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    form = equivalence.fold_layer_scale(Form(given, options), dataclasses.replace(OPTIONS, depth=2))
+    first, second = given["blocks/layer_scale1"], given["blocks/layer_scale2"]
+    expected = {
+        "blocks/attention/out/kernel": given["blocks/attention/out/kernel"] * first[:, None, None],
+        "blocks/attention/out/bias": given["blocks/attention/out/bias"] * first,
+        "blocks/mlp/dense2/kernel": given["blocks/mlp/dense2/kernel"] * second[:, None],
+        "norm/scale": given["norm/scale"],
+    }
+    assert form.parameters.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(form.parameters[name], array)
+    assert form.changes == {
+        "blocks/attention/out/kernel": "times blocks/layer_scale1",
+        "blocks/attention/out/bias": "times blocks/layer_scale1",
+        "blocks/mlp/dense2/kernel": "times blocks/layer_scale2",
+    }
+    assert form.options.layer_scale == 0
+
+
+def test_our_own_metadata_is_before_the_callers_number_of_heads(monkeypatch):
+    width, heads = 24, []
+    monkeypatch.setattr(
+        state_dict.tensor_file,
+        "read_tensors",
+        lambda path, prefix: ({"conv1.weight": np.zeros((width, 3, 4, 4))}, {"own": ""}),
+    )
+    own = ModelFile("ViT-B/16", {**TINY, "num_heads": 6})
+    monkeypatch.setattr(state_dict.metadata, "read_entries", lambda entries: own)
+    reading = Reading({}, {}, ())
+    monkeypatch.setattr(
+        state_dict, "read_table", lambda rows, tensors, count: heads.append(count) or reading
+    )
+    monkeypatch.setattr(state_dict, "make_weights", lambda path, reading, **given: given)
+    given = state_dict.read("x", Hints({"num_heads": 4}), library=state_dict.CLIP)
+    assert heads == [6]
+    assert given["stated"].assumed == ()
+    assert given["stated"].options["num_heads"] == 6
+    assert reading.parameters == {}, "without a head there is no bias of one"
