@@ -15,6 +15,7 @@ from vit_jax.weights import (
     equivalence,
     huggingface,
     huggingface_classes,
+    huggingface_config,
     native,
     npz,
     state_dict,
@@ -22,6 +23,7 @@ from vit_jax.weights import (
 )
 from vit_jax.weights.content import Hints, Stated, Weights
 from vit_jax.weights.equivalence import Form
+from vit_jax.weights.layouts import Layout
 from vit_jax.weights.mapping import Reading
 from vit_jax.weights.timm_arguments import exact_ratio
 from vit_jax.weights.translation import article
@@ -421,3 +423,157 @@ def test_our_own_metadata_is_before_the_callers_number_of_heads(monkeypatch):
     assert given["stated"].assumed == ()
     assert given["stated"].options["num_heads"] == 6
     assert reading.parameters == {}, "without a head there is no bias of one"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "unused", "used"),
+    [
+        (
+            timm.UNUSED,
+            [
+                *("mask_token", "mask_embed", "decoder.0.weight", "decoder_pos_embed"),
+                *("norm_pix_loss", "rope.periods", "blocks.3.attn.rel_pos_index", "rel_pos_index"),
+                *("blocks.3.attn.relative_position_index", "norm.num_batches_tracked"),
+                *("lm_head.weight", "cls_pt_layers.0.bias"),
+            ],
+            ["norm.weight", "blocks.0.mask_token", "lm_heads", "rope.freqs", "decoders.0"],
+        ),
+        (
+            huggingface.UNUSED,
+            [
+                *("embeddings.mask_token", "decoder.mask_token", "text_model.x.weight"),
+                *("text_projection.weight", "logit_scale", "logit_bias", "lm_head.bias"),
+                *("embeddings.position_ids", "encoder.layer.3.x.relative_position_index"),
+            ],
+            ["mask_token", "logit_scales", "embeddings.cls_token", "visual_projection.weight"],
+        ),
+    ],
+    ids=["timm", "huggingface"],
+)
+def test_tensors_that_inference_has_no_use_for(pattern, unused, used):
+    assert [name for name in (*unused, *used) if pattern.fullmatch(name)] == unused
+
+
+@pytest.mark.parametrize(
+    "name", ["gamma_1", "attn.q_bias", "attn.q_proj.weight", "attn.q_proj.bias", "mlp.fc1_g.weight"]
+)
+def test_tensors_of_eva_do_not_show_its_positions(name):
+    first = f"blocks.0.{name}"
+    with pytest.raises(WeightsError, match=rf"^{first} is a tensor of timm's EVA, .* beside the f"):
+        timm.check_is_stated({"x": 0, first: 0}, {})
+    timm.check_is_stated({first: 0}, {"num_heads": 2})
+    timm.check_is_stated({f"blocks.1.{name}": 0, "blocks.0.attn.qkv.weight": 0}, {})
+
+
+def test_a_patch_embedding_without_blocks_of_ours():
+    tensors = {"patch_embed.proj.weight": 0, "stages.x": 0, "stages.y": 0}
+    with pytest.raises(WeightsError, match=r"does not know: \['stages\.x'\]\.$"):
+        timm.check_names(tensors)
+    timm.check_names({**tensors, "blocks.0.norm1.weight": 0})
+
+
+KERNEL, NORM = "patch_embed.proj.weight", "blocks.0.norm1.weight"
+TABLE = "blocks.0.attn.relative_position_bias_table"
+
+
+@pytest.mark.parametrize(
+    ("more", "stated", "hints", "heads"),
+    [
+        ({}, {}, {}, (3, ("num_heads=3",))),  # Of the registered model of that width.
+        ({}, {}, {"num_heads": 6}, (6, ())),
+        ({}, {"num_heads": 4}, {"num_heads": 6}, (4, ())),
+        ({TABLE: (9, 12)}, {}, {"num_heads": 6}, (12, ())),
+        ({TABLE: (9, 12)}, {"num_heads": 4}, {}, (4, ())),  # Which is told to contradict it.
+        ({"fc_norm.weight": (192,)}, {"width": 192}, {}, (3, ("num_heads=3",))),
+        ({}, {}, {"num_heads": 0}, "width 192 is no multiple of num_heads=0"),
+        ({}, {"width": 384}, {"num_heads": 6}, "says width=384, but its tensors have 192"),
+    ],
+)
+def test_the_number_of_heads_of_a_timm_file(more, stated, hints, heads, monkeypatch):
+    shapes = {KERNEL: (192, 3, 4, 2), NORM: (192,), **more}
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    monkeypatch.setattr(timm.tensor_file, "read_tensors", lambda path, prefix: (tensors, {}))
+    monkeypatch.setattr(timm, "read_stated", lambda *given: Stated(stated))
+    read = []
+    monkeypatch.setattr(timm, "read_table", lambda rows, tensors, heads: read.append(heads))
+    monkeypatch.setattr(timm, "make_weights", lambda path, reading, **given: given)
+    if isinstance(heads, str):
+        with pytest.raises(WeightsError, match=heads):
+            timm.read("x", Hints(hints))
+        return
+    given = timm.read("x", Hints(hints))
+    assert (read, given["stated"].assumed) == ([heads[0]], heads[1])
+    after = "fc_norm.weight" in more
+    expected = {**stated, "num_heads": heads[0], "norm_after_pooling": after}
+    assert given["stated"].options == expected
+    assert given["hints"] == Hints(hints)
+    assert given["defaults"]["pooling"] == ("average" if after else "token")
+
+
+def test_biases_of_keys_that_hugging_faces_files_do_not_have():
+    names = ("encoder.layer.3.attention.attention.query.bias", "layer.12.attention.q_proj.bias")
+    others = ("encoder.layers.3.self_attn.q_proj.bias", "layer.12.attention.q_proj.weight")
+    tensors = {name: np.full(4, 2.0) for name in (*names, *others)}
+    found = huggingface.with_key_biases(tensors)
+    added = ("encoder.layer.3.attention.attention.key.bias", "layer.12.attention.k_proj.bias")
+    assert set(found) - set(tensors) == {*added}
+    assert not any(found[name].any() for name in added)
+    own = {**tensors, added[0]: np.ones(4)}
+    assert huggingface.with_key_biases(own)[added[0]].all()
+
+
+@pytest.mark.parametrize(("model_type", "has"), [("vit", False), ("beit", True), ("clip", False)])
+def test_only_some_kinds_have_keys_without_a_bias(model_type, has, monkeypatch):
+    query = "encoder.layer.0.attention.attention.query.bias"
+    monkeypatch.setattr(huggingface, "kind_of", lambda config: huggingface_config.KINDS[model_type])
+    found, *_ = read(monkeypatch, {query: np.ones(4, np.float32)}, STATED)
+    assert (query.replace("query", "key") in found) == has
+
+
+# By transformers: the name of the trunk in each class (its `base_model_prefix`, "" for the trunk alone).
+CLASSES = {
+    "ViTForImageClassification": ("vit.", "num_classes"),
+    "ViTModel": ("", ""),
+    "IJepaForImageClassification": ("ijepa.", "num_classes"),
+    "IJepaModel": ("", ""),
+    "DeiTForImageClassification": ("deit.", "num_classes"),
+    "DeiTForImageClassificationWithTeacher": ("deit.", "num_classes"),
+    "DeiTModel": ("", ""),
+    "Dinov2ForImageClassification": ("dinov2.", "num_classes layer_scale"),
+    "Dinov2Model": ("", "layer_scale"),
+    "Dinov2WithRegistersForImageClassification": (
+        *("dinov2_with_registers.", "num_classes layer_scale num_registers"),
+    ),
+    "Dinov2WithRegistersModel": ("", "layer_scale num_registers"),
+    "DINOv3ViTModel": ("", "layer_scale"),
+    "CLIPVisionModelWithProjection": ("vision_model.", "num_classes"),
+    "CLIPVisionModel": ("vision_model.", ""),
+    "SiglipVisionModel": ("vision_model.", ""),
+    "BeitForImageClassification": ("beit.", "num_classes"),
+    "BeitModel": ("", ""),
+}
+
+
+def test_what_each_class_of_hugging_face_calls_its_trunk_and_needs():
+    found = {kind.name: (kind.prefix, " ".join(kind.needs)) for kind in huggingface.CLASSES}
+    assert found == CLASSES
+    for kind in huggingface.CLASSES:  # All others are trunks alone.
+        heads = kind.values.get("num_classes")
+        assert heads == (None if "num_classes" in kind.needs else (0,)), kind.name
+
+
+def test_what_a_layout_cannot_express_in_words():
+    layout = Layout(files=None, values={"a": (1, "x"), "c": (2,), "d": (5,)}, needs=("b", "e"))
+    options = types.SimpleNamespace(
+        a=3, b=0, c=2, e=1
+    )  # One that it does not have is as it may be.
+    assert layout.misfits(options) == {"a": "only 1, 'x'", "b": "it has one"}
+
+
+def test_an_export_beside_a_published_file_without_a_description(tmp_path):
+    (tmp_path / "model.npz").touch()
+    files = native.files(str(tmp_path), {}, OPTIONS, ModelFile("ViT-B/16", TINY))
+    assert {path.name for path in files} == {"params.safetensors", "model.json"}
+    (tmp_path / "model.json").touch()
+    with pytest.raises(WeightsError, match=r"model\.json describes model\.npz there: name another"):
+        native.files(str(tmp_path), {}, OPTIONS, ModelFile("ViT-B/16", TINY))
