@@ -203,7 +203,10 @@ def test_a_server_that_is_not_there(hub_server, monkeypatch):
         ({}, "main", ["absent.json"], "has no file absent.json"),
         ({}, "v9", BOTH, "hf:somebody/model@v9: the repository has no such branch, tag or commit"),
         ({"token": "t"}, "main", BOTH, "no such repository, or it is private.*HF_TOKEN"),
-        ({"token": "t", "gated": True}, "main", BOTH, "accept it on the repository's page"),
+        (
+            {"token": "t", "gated": True},
+            *("main", BOTH, "its owner asks for an agreement: accept it on the repository's page"),
+        ),
         ({}, "main", ["pytorch_model.bin"], "is a Python pickle, which can run any program"),
     ],
 )

@@ -147,12 +147,21 @@ def test_rows_of_a_head_without_names_are_kept_by_number(path):
 
 def test_rows_that_cannot_be_kept_are_an_error(tmp_path, path):
     by_name = chosen_mapping(BY_NAME, "config.init_head_map")
-    with pytest.raises(WeightsError, match=r"none of the data's classes.*it has no names: give a"):
+    origin = "config.init_head_map=names"
+    none = rf"^{origin}: the file has none of the data's classes, which are x, y; it has no names: give"
+    with pytest.raises(WeightsError, match=none):
         initialize(path, "", ("x", "y"), by_name, num_classes=2)
-    with pytest.raises(WeightsError, match=r"none that fit \(representation_size=0 in the file\)"):
+    letters = [*"abcdefghij"]
+    vit_jax.save_model(vit_jax.load_model(path), tmp_path / "named.npz", class_names=letters)
+    with pytest.raises(WeightsError, match="which are z, y, x, w, v; it has a, b, c, d, e: give"):
+        initialize(tmp_path / "named.npz", "", (*"zyxwvut",), by_name, num_classes=7)
+    fresh = (
+        rf"^{path}: {origin} keeps the head's rows, .* fit \(representation_size=0 in the file\)"
+    )
+    with pytest.raises(WeightsError, match=fresh):
         initialize(path, "", ("0",), by_name, num_classes=1, representation_size=32)
     tensors = {k: v for k, v in golden("vit_token")["params"].items() if not k.startswith("head")}
-    with pytest.raises(WeightsError, match="no head whose rows could be kept"):
+    with pytest.raises(WeightsError, match=f"^{origin}: the file has no head whose rows could be"):
         initialize(write_npz(tmp_path / "a.npz", tensors), "", ("0",), by_name, num_classes=1)
 
 
@@ -434,9 +443,12 @@ def test_init_skip_of_single_layers(path):
 
 
 def test_a_pattern_that_matches_nothing_is_refused(path):
-    with pytest.raises(WeightsError, match=r"init_skip='haed' matches no parameter"):
+    with pytest.raises(
+        WeightsError,
+        match=r"init_skip='haed' matches no parameter; the first names are \S+, \S+, \S+\.$",
+    ):
         initialize(path, skip="haed")
-    with pytest.raises(WeightsError, match="not one parameter"):
+    with pytest.raises(WeightsError, match=rf"^{path}: not one parameter of the model is in it"):
         initialize(path, skip=".")
 
 

@@ -91,6 +91,14 @@ def test_a_file_that_is_no_weights_is_refused_by_name(name, tmp_path):
 def test_a_missing_file_and_an_empty_folder(tmp_path):
     with pytest.raises(WeightsError, match=r"nothing: it does not exist"):
         vit_jax.load_model(tmp_path / "nothing")
+    with pytest.raises(WeightsError, match=r"holds no \.safetensors or \.npz .* It holds: nothing"):
+        formats.find_file(str(tmp_path))
+    for bucket, advice in (
+        ("gs://a/b", ": of a bucket only workdirs are read, copy it"),
+        ("a/b", "\\.$"),
+    ):
+        with pytest.raises(WeightsError, match=f"^it does not exist{advice}"):
+            formats.find_file(bucket)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(WeightsError, match=r"It holds: notes\.txt"):
         vit_jax.load_model(tmp_path)

@@ -46,6 +46,9 @@ def test_a_start_is_read_with_what_the_config_knows(monkeypatch, tmp_path):
     loading.read_initial_weights(tmp_path, options, **where, source_grid=(2, 3))
     hints = Hints({"num_heads": 2, "image_size": (8, 12)}, (2, 3))
     assert read == [((tmp_path, hints), where)]
+    absent = f"{tmp_path}/none does not exist: name the weights with --config.init=PATH"
+    with pytest.raises(WeightsError, match=f"^{absent}"):
+        loading.read_initial_weights(f"{tmp_path}/none", options)
     known = {"num_heads": 4}
     found = loading.read_description(tmp_path, known, (5, 6), cached_only=True)
     assert found == "FILE"

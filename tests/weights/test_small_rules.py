@@ -16,6 +16,7 @@ from vit_jax.weights import (
     huggingface,
     huggingface_classes,
     huggingface_config,
+    layouts,
     native,
     npz,
     state_dict,
@@ -577,3 +578,15 @@ def test_an_export_beside_a_published_file_without_a_description(tmp_path):
     (tmp_path / "model.json").touch()
     with pytest.raises(WeightsError, match=r"model\.json describes model\.npz there: name another"):
         native.files(str(tmp_path), {}, OPTIONS, ModelFile("ViT-B/16", TINY))
+
+
+def test_biases_that_a_library_has_not():
+    others = {"blocks/attention/key/bias": np.ones(2), "head/kernel": np.ones(2)}
+    zero, one = np.zeros(2), np.array([0, 0.1])
+    assert layouts.without_head_bias({**others, "head/bias": zero}).keys() == others.keys()
+    assert layouts.without_head_bias(others) == others
+    with pytest.raises(WeightsError, match=r"head/bias is not 0, and CLIP's projection has none"):
+        layouts.without_head_bias({**others, "head/bias": one})
+    assert layouts.without_key_bias({**others, "head/bias": one}).keys() == {
+        *("head/kernel", "head/bias")
+    }

@@ -386,3 +386,24 @@ def test_what_a_config_states_beside_options():
         assert "rectangle" in remark
         squashed = {**given, "pretrained_cfg": {"crop_mode": "squash"}}
         assert stated_by_config(squashed).remarks == ()
+
+
+def test_what_is_refused_is_named_with_what_is_known():
+    known = known_architectures()
+    with pytest.raises(
+        WeightsError,
+        match=rf"architecture='swin_x', a Swin Transformer: .* 300 .* timm {known['timm']} that",
+    ):
+        architecture_arguments("swin_x")
+    with pytest.raises(
+        WeightsError, match=r"^its architecture 'swin_x' is a Swin Tr.*: not supported"
+    ):
+        translate("swin_x", {"class": "SwinTransformer"})
+    config = {"architecture": "vit_tiny_patch16_224"}
+    for place in (config | {"new": 3}, config | {"pretrained_cfg": {"new": 3}}):
+        with pytest.raises(
+            WeightsError, match=r"^config\.json has new=3, which it does not know\.$"
+        ):
+            stated_by_config(place)
+    with pytest.raises(WeightsError, match=r"^config\.json has label_offset=2: not supported\.$"):
+        stated_by_config(config | {"label_offset": 2})
