@@ -81,6 +81,10 @@ def test_a_mapping_names_the_first_class_that_is_not_there():
     assert kept.changes["head/bias"] == "2 of 3 classes kept, the others fresh: 'new', ..."
     assert kept.parameters["head/bias"].tolist() == [1, 0, None]
     assert kept.options.num_classes == 3
+    mapping.find = lambda names, there, count: np.full(7, ABSENT)
+    form = form._replace(class_names=(*"abcdefg",))
+    with pytest.raises(WeightsError, match="which are z, y, x, w, v; it has a, b, c, d, e: give"):
+        equivalence.keep_rows(form, (*"zyxwvut",), mapping)
 
 
 def test_a_ratio_gives_back_the_width_that_it_is_of():
