@@ -48,7 +48,7 @@ def test_only_what_may_pass_is_asked_again(monkeypatch, error, passes):
     monkeypatch.setattr(stores.time, "sleep", waits.append)
     with pytest.raises((DataError, OSError)):
         storage.read("memory://bucket/file")
-    assert waits == list(stores.RETRY_SECONDS) * passes
+    assert waits == [1.0, 4.0, 16.0] * passes
     assert len(asked) == 1 + len(waits)
 
 
