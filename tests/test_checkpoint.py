@@ -1,5 +1,6 @@
 """Checkpoints: what is saved comes back to the bit, on any devices, and nothing else is kept."""
 
+import functools
 import logging
 import shutil
 import threading
@@ -396,3 +397,44 @@ def test_the_latest_is_not_said_to_be_an_average(opened, tmp_path):
     assert [checkpoint.find_checkpoint(tmp_path, name) for name in ("latest", "best", 4, "4")] == [
         *((4, False), (4, True), (4, False), (4, False))
     ]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_run_compares_digests_with_all_its_processes_and_a_reader_alone(read_only, monkeypatch):
+    asked = []
+
+    class Enough(Exception):
+        pass
+
+    def check(*arguments, **options):
+        asked.append((arguments, options))
+        raise Enough
+
+    place = types.SimpleNamespace(_directory="DIR", _read_only=read_only)
+    place._check_digests = functools.partial(Checkpoints._check_digests, place)
+    monkeypatch.setattr(checkpoint.digests, "check", check)
+    with pytest.raises(Enough):
+        Checkpoints.restore(place, 7, None)
+    with pytest.raises(Enough):
+        Checkpoints.restore_item(place, 7, "ema")
+    alone = (("DIR", 7, ("ema", "format")), {})
+    assert asked == [(("DIR", 7), {"shared": not read_only}), alone]
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_digests_that_are_not_there_are_told(has, monkeypatch, caplog):
+    monkeypatch.setattr(checkpoint.digests, "check", lambda *given: has)
+    Checkpoints._check_digests(types.SimpleNamespace(_directory="DIR"), 7)
+    assert [text.partition(" (")[0] for text in caplog.messages] == ["DIR/7 has no digests"] * (
+        not has
+    )
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * (not has)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_average"),
+    [("eval_ema/loss", True), ("-eval_ema/loss", True), ("eval/loss_ema", False), ("ema/x", False)],
+)
+def test_metrics_of_averages_are_told_by_their_evaluator(name, is_average):
+    place = types.SimpleNamespace(_manager=types.SimpleNamespace(metrics=lambda step: {name: 1.0}))
+    assert Checkpoints.scored_average(place, 3) == is_average
