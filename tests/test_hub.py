@@ -422,3 +422,17 @@ def test_an_error_without_an_answer_is_not_asked_again():
     with pytest.raises(HfHubHTTPError):
         hub._persistently(request)
     assert len(asked) == 1
+
+
+def test_a_name_whose_content_has_gone_is_removed_too(tmp_path):
+    cache = hub.Cache.__new__(hub.Cache)
+    cache.folder = str(tmp_path)
+    (tmp_path / "snapshots/c").mkdir(parents=True)
+    for name in ("broken", "whole"):
+        (tmp_path / name).write_text("x")
+        (tmp_path / "snapshots/c" / name).symlink_to(tmp_path / name)
+    (tmp_path / "broken").unlink()
+    for name in ("broken", "whole", "none"):
+        cache.remove("c", name)
+    assert os.listdir(tmp_path / "snapshots/c") == []
+    assert os.listdir(tmp_path) == ["snapshots"]
