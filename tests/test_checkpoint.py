@@ -438,3 +438,24 @@ def test_digests_that_are_not_there_are_told(has, monkeypatch, caplog):
 def test_metrics_of_averages_are_told_by_their_evaluator(name, is_average):
     place = types.SimpleNamespace(_manager=types.SimpleNamespace(metrics=lambda step: {name: 1.0}))
     assert Checkpoints.scored_average(place, 3) == is_average
+
+
+@pytest.mark.parametrize("found", [{}, {"params": None}, {"params": {}}])
+def test_an_item_that_cannot_be_read_is_damage(found, tmp_path):
+    place = types.SimpleNamespace(
+        _directory=epath.Path(tmp_path),
+        _items=lambda step: found,
+        _check_digests=lambda *given: None,
+        _description=lambda step: {"items": ["params"]},
+    )
+    for call in (
+        lambda: Checkpoints._restore_items(place, 7, {"params": {}}),
+        lambda: Checkpoints.restore_item(place, 7, "params"),
+    ):
+        with pytest.raises(CheckpointError, match=r"7 is damaged \(it has no readable params\)"):
+            call()
+
+
+def test_who_only_reads_makes_no_folder(opened, tmp_path):
+    assert opened(read_only=True).latest_step == 0
+    assert list(tmp_path.iterdir()) == []

@@ -40,7 +40,11 @@ def test_the_first_line_of_a_librarys_error_is_the_reason():
     with pytest.raises(CheckpointError, match=f"damaged \\({'x' * 150}\\)"), readable(FOLDER, 5):
         raise OSError("x" * 200)
     with (
-        pytest.raises(CheckpointError, match=r"5 could not be saved \(first\)"),
+        pytest.raises(
+            CheckpointError,
+            match=r"^/nothing/checkpoints/5 could not be saved \(first\)\. Earlier checkpoints are "
+            r"whole: make room, or mend the file system, and start the same command again\.$",
+        ),
         written(FOLDER, 5),
     ):
         raise OSError("first\nsecond")

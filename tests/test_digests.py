@@ -50,6 +50,8 @@ def test_each_process_writes_the_digests_of_its_files(tmp_path):
     expected = hashlib.blake2b(b"format 7", digest_size=16).hexdigest()
     assert found[0]["format"] == expected == digests.digest(folder / "format")
     assert digests.check(tmp_path, 7)
+    (folder / "digests.process_2.json.tmp").write_text("{")  # Half a file of another program's.
+    assert digests.check(tmp_path, 7)
 
 
 def test_large_files_are_read_in_parts(tmp_path, monkeypatch):

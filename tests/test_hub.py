@@ -207,7 +207,10 @@ def test_a_server_that_is_not_there(hub_server, monkeypatch):
             {"token": "t", "gated": True},
             *("main", BOTH, "its owner asks for an agreement: accept it on the repository's page"),
         ),
-        ({}, "main", ["pytorch_model.bin"], "is a Python pickle, which can run any program"),
+        (
+            *({}, "main", ["pytorch_model.bin"]),
+            "^pytorch_model.bin is a Python pickle, which can run any program: not fetched",
+        ),
     ],
 )
 def test_what_cannot_be_had_is_one_sentence(hub_server, repository, revision, files, message):
@@ -248,6 +251,11 @@ def test_without_the_network_it_says_what_it_would_fetch(hub_server):
     ):
         fetch(cached_only=True)
     assert hub_server.requests == []
+    refs = pathlib.Path(hub.Cache(NAME, hub.MODEL).folder) / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("c" * 40)  # And not one file of it.
+    with pytest.raises(hub.NotCachedError, match="nothing of it is in the cache"):
+        fetch(cached_only=True)
     fetch(["config.json"])
     hub_server.requests.clear()
     with pytest.raises(hub.NotCachedError, match=r"are model.safetensors \(0.0 MB\)"):

@@ -158,7 +158,8 @@ def test_a_name_that_is_not_there(hub_server):
     with pytest.raises(HubError, match=r"^hf:no/where: the Hub has no such repository"):
         vit_jax.load_model("hf:no/where")
     hub_server.add(NAME, folder_files(HUGGING_FACE))
-    with pytest.raises(WeightsError, match="no run's workdir, which alone has checkpoints"):
+    alone = rf"^hf:{NAME}: it is no run's workdir, which alone has checkpoints"
+    with pytest.raises(WeightsError, match=alone):
         vit_jax.load_model(f"hf:{NAME}", checkpoint="best")
 
 

@@ -46,9 +46,18 @@ def npz(**arrays):
     return buffer.getvalue()
 
 
+def newer_zip():
+    """Of a version of the format that is still to come."""
+    content = bytearray(npz(cls=np.ones(2)))
+    content[content.index(b"PK\x01\x02") + 6] = 99
+    return bytes(content)
+
+
 BAD_FILES = {
     "empty": (b"", "it is empty"),
     "text": (b"import numpy as np\n", "but a text file"),
+    "braces": (b"a = dict{1}: text with a brace", "but a text file"),
+    "newer.npz": (newer_zip(), "truncated or damaged .npz file: zip file version 9.9"),
     "jpeg": (picture("JPEG"), "but a JPEG picture"),
     "png": (picture("PNG"), "but a PNG picture"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "but an HDF5 file"),
@@ -240,10 +249,11 @@ def test_every_wrapper(wrapper):
 def test_a_bucket_whose_package_is_not_there(monkeypatch):
     for error in (ImportError("install gcsfs"), OSError(5, "no answer")):
         monkeypatch.setattr(formats.epath, "Path", lambda path, error=error: raises(error))
-        with pytest.raises(
-            WeightsError, match=r"^gs://a/b: it cannot be read: .*(gcsfs|no answer)"
-        ):
-            formats.is_workdir("gs://a/b")
+        for path in ("gs://a/b", "s3://a/b"):
+            with pytest.raises(
+                WeightsError, match=rf"^{path}: it cannot be read: .*(gcs|no answer)"
+            ):
+                formats.is_workdir(path)
     with pytest.raises(WeightsError, match="https://a/b: it is not on this machine: download it"):
         formats.is_workdir("https://a/b")
 

@@ -136,7 +136,8 @@ def test_what_a_config_says_is_before_the_defaults():
         **{"pooling": "token", "positions": "rotary_2d", "rotary_coordinates": "centred"},
         **{"rotary_temperature": 7.0, "mlp": "swiglu"},
     }
-    assert options_of(config, classifies=False) == expected
+    found = options_of(config, classifies=False)
+    assert (found, type(found["rotary_temperature"])) == (expected, float)
     dense = options_of({**config, "use_swiglu_ffn": False}, classifies=False)
     assert dense == {**expected, "mlp": "dense"}
     named_otherwise = {**config, "rope_parameters": {"rope_theta": 9}}  # By later versions.

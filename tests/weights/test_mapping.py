@@ -87,6 +87,8 @@ def test_both_names_of_a_row_say_the_same(name):
             if number and (found := NUMBER.search(ours)):
                 assert number[1] == found[1], row
             assert ("downsample" in row.theirs) <= ("projection" in ours), row
+        parts = [ours.split("/")[-2] for ours in row.ours if len(row.ours) > 1]
+        assert parts in ([], ["query", "key", "value"], ["key", "value"], ["gate", "dense1"]), row
 
 
 def test_heads_are_split_as_pytorch_splits_them():

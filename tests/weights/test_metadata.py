@@ -57,7 +57,8 @@ def test_names_in_order(names, expected):
 
 @pytest.mark.parametrize("names", [{"0": "a", "2": "c"}, {"1": "a"}, {"-1": "a"}, "abc", 3, None])
 def test_names_that_are_in_no_order(names):
-    with pytest.raises(ValueError, match=r"number its classes from 0|are no class names"):
+    gaps = r"^it does not number its classes from 0 without gaps$|^.* are no class names$"
+    with pytest.raises(ValueError, match=gaps):
         ordered_names(names)
 
 

@@ -71,6 +71,13 @@ def test_runs_and_names_are_read_as_asked(monkeypatch, tmp_path):
     with pytest.raises(WeightsError, match=r"no run's workdir"):
         formats.read_weights("x", Hints(), average=2)
 
+    def refuse(file):
+        raise OSError("a broken disk")
+
+    monkeypatch.setattr(formats, "find_reader", refuse)
+    with pytest.raises(WeightsError, match=r"^hf:a/b: it cannot be read: a broken disk\.$"):
+        formats.read_weights("hf:a/b", Hints())
+
 
 def test_an_export_is_of_what_the_flags_say(monkeypatch, tmp_path):
     read = recorded(monkeypatch, export, "read_weights", "WEIGHTS")

@@ -174,6 +174,7 @@ def test_what_a_format_cannot_hold(format, changes, message):
             "timm clip vit_jax stablehlo",
         ),
         ({"representation_size": 9}, "npz vit_jax stablehlo"),
+        ({"pooling": "average", "class_token": False}, "npz timm huggingface vit_jax stablehlo"),
     ],
 )
 def test_the_formats_that_hold_a_model(changes, formats):

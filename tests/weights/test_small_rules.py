@@ -25,7 +25,7 @@ from vit_jax.weights import (
 from vit_jax.weights.content import Hints, Stated, Weights
 from vit_jax.weights.equivalence import Form
 from vit_jax.weights.layouts import Layout
-from vit_jax.weights.mapping import Reading
+from vit_jax.weights.mapping import Reading, write_table
 from vit_jax.weights.timm_arguments import exact_ratio
 from vit_jax.weights.translation import article
 
@@ -121,6 +121,33 @@ def test_big_visions_files_show_themselves():
     assert npz.is_big_visions({stem: 0})
     assert not npz.is_big_visions({norm: 0, npz.POSITIONS: 0})
     assert not npz.is_big_visions({"embedding/kernel": 0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, npz.POSITIONS),
+        ({"prefix_positions": False}, "pos_embedding"),
+        ({"pooling": "average"}, npz.POSITIONS),
+        ({"pooling": "average", "prefix_positions": False}, npz.POSITIONS),
+    ],
+)
+def test_a_table_is_called_by_whether_the_class_token_has_a_row(changes, name):
+    options = dataclasses.replace(OPTIONS, **changes)
+    table = {"position_embedding": np.ones((1, 2, 3))}
+    assert [*write_table(npz.VIT_TABLE, table, options)] == [name]
+
+
+def test_as_many_layers_as_a_name_has_digits_for(monkeypatch):
+    name, array = "Transformer/encoderblock/x/y", np.arange(6.0).reshape(3, 2)
+    monkeypatch.setattr(npz, "MOST_LAYERS", 3)
+    found = dict(npz.unstacked(name, array))
+    assert {key: part.tolist() for key, part in found.items()} == {
+        f"Transformer/encoderblock_{n}/x/y": [2 * n, 2 * n + 1] for n in range(3)
+    }
+    monkeypatch.setattr(npz, "MOST_LAYERS", 2)
+    with pytest.raises(WeightsError, match=rf"^{name} has 3 layers; 2 is the most"):
+        list(npz.unstacked(name, array))
 
 
 def test_an_archive_may_unpack_to_the_larger_of_both_limits(monkeypatch, tmp_path):
@@ -245,6 +272,13 @@ def test_a_folder_with_a_classifier(monkeypatch):
     assert set(found) == {"layernorm.weight", "classifier.weight"}
 
 
+def test_a_classifier_beside_its_teachers_is_one(monkeypatch):
+    tensors = {name: np.ones((4, 4), "f4") for name in ("cls_classifier.weight", "pooler.dense.a")}
+    found, _, given = read(monkeypatch, tensors, STATED)
+    assert set(found) == {"cls_classifier.weight"}
+    assert given["stated"].class_names == ("a", "b")
+
+
 def test_a_folder_without_one_has_no_names_of_classes(monkeypatch):
     tensors = {"pooler.layernorm.weight": np.ones(4, np.float32)}
     found, _, given = read(monkeypatch, tensors, STATED)
@@ -314,6 +348,9 @@ def test_remarks_of_both_files_are_kept(monkeypatch, tmp_path):
     assert both.remarks == ("of config.json", "of the other")
     assert both.preprocessing == "PREPROCESSING"
     assert given == [({"a": 1}, (8, 12))]
+    monkeypatch.setattr(huggingface, "stated_by_config", lambda config, classifies: Stated())
+    huggingface.read_stated(tmp_path, True)
+    assert given[1:] == [({"a": 1}, (224, 224))], "the library's default"
 
 
 @pytest.mark.parametrize("kind", huggingface.CLASSES, ids=lambda kind: kind.name)
@@ -375,6 +412,11 @@ def test_who_sees_other_pictures_is_told_where_pictures_are_described(library, c
     module.files("FOLDER", {}, OPTIONS, model_file, kind=kind)
     assert f"which {words} cannot do" in caplog.text
     caplog.clear()
+    for rounding, told in (("torchvision", library != "timm"), ("huggingface", library == "timm")):
+        centre = ModelFile("ViT-B/16", TINY, Preprocessing(crop="center", rounding=rounding))
+        module.files("FOLDER", {}, OPTIONS, centre, kind=kind)
+        assert (f"{words} round the sides" in caplog.text) == told
+        caplog.clear()
     if library == "timm":  # A file alone describes none.
         module.files("a.safetensors", {}, OPTIONS, model_file, kind=kind)
     module.files("FOLDER", {}, OPTIONS, ModelFile("ViT-B/16", TINY), kind=kind)
