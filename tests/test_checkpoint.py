@@ -454,8 +454,3 @@ def test_an_item_that_cannot_be_read_is_damage(found, tmp_path):
     ):
         with pytest.raises(CheckpointError, match=r"7 is damaged \(it has no readable params\)"):
             call()
-
-
-def test_who_only_reads_makes_no_folder(opened, tmp_path):
-    assert opened(read_only=True).latest_step == 0
-    assert list(tmp_path.iterdir()) == []

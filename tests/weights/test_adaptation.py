@@ -115,6 +115,8 @@ def test_another_head_starts_fresh(option):
             f"{option}={getattr(there, option)} in the file"
         )
         assert found.why_fresh(form, "norm/scale", no_layer) == ""
+        assert found.why_fresh(form, "x", no_layer) == "not in the file"
+        assert found.why_fresh(form._replace(added={"x": 0}), "x", no_layer) == "", "made here"
         assert found.why_fresh(form._replace(options=here), HEAD, no_layer) == ""
 
 
