@@ -115,7 +115,7 @@ def test_a_file_that_comes_in_pieces_and_is_closed(tmp_path, monkeypatch):
         assert storage.read(f"{tmp_path}/a", start, stop) == b"0123456789"[start:stop]
     with storage.replacing(tmp_path / "b") as temporary:
         pathlib.Path(temporary).touch()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before, "none is left open"
 
 
 @pytest.mark.parametrize("stop", [None, 10])
