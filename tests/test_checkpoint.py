@@ -1,12 +1,16 @@
 """Checkpoints: what is saved comes back to the bit, on any devices, and nothing else is kept."""
 
+import functools
 import logging
 import shutil
+import threading
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 
 from tests.states import (
     DATA,
@@ -342,3 +346,111 @@ def test_what_a_killed_save_left_is_ignored_and_removed(opened, tmp_path):
     second.wait()
     assert steps_on_disk(tmp_path) == [1, 3]
     assert not leftover.exists()
+
+
+def test_only_the_first_process_removes_what_was_moved_aside(tmp_path, monkeypatch):
+    place = types.SimpleNamespace(_directory=epath.Path(tmp_path))
+    (tmp_path / "deleted" / "3").mkdir(parents=True)
+    for process, remains in ((1, True), (0, False), (0, False)):  # What is not there, is gone.
+        fake = types.SimpleNamespace(process_index=lambda process=process: process)
+        monkeypatch.setattr(checkpoint, "jax", fake)
+        Checkpoints._remove_deleted(place)
+        assert (tmp_path / "deleted").exists() == remains
+
+
+@pytest.mark.parametrize("lost", ["", "optimizer"])
+def test_a_checkpoint_is_looked_at_before_it_gets_its_digests(lost, tmp_path, monkeypatch):
+    written, steps = [], []
+    monkeypatch.setattr(checkpoint.digests, "write", lambda *given: written.append(given))
+    monkeypatch.setattr(checkpoint, "being_written", threading.Event())
+    checkpoint.being_written.set()
+    monkeypatch.setattr(
+        checkpoint, "jax", types.SimpleNamespace(process_index=lambda: 3, errors=jax.errors)
+    )
+    found = {item: {} if item == lost else {"a": 1} for item in ("params", "optimizer")}
+    place = types.SimpleNamespace(
+        _directory=epath.Path(tmp_path),
+        _manager=types.SimpleNamespace(wait_until_finished=lambda: steps.append("written")),
+        _items=lambda step: steps.append(step) or found,
+        _remove_deleted=lambda: steps.append("removed"),
+        _failure=None,
+    )
+    Checkpoints._complete(place, 7, ["params", "optimizer"])
+    if lost:
+        assert "7 is damaged (it has no readable optimizer)" in str(place._failure)
+        assert (written, steps) == ([], ["written", 7])
+    else:
+        assert place._failure is None
+        assert (written, steps) == ([(tmp_path / "7", 3)], ["written", 7, "removed"])
+    assert checkpoint.being_written.is_set() == bool(lost)
+
+
+def test_the_latest_is_not_said_to_be_an_average(opened, tmp_path):
+    first = opened(best_metric="-eval_ema/loss")
+    assert first.best() is None
+    for step, loss in ((3, 0.5), (4, 0.25)):
+        first.save(step, make_state(step), {"eval_ema/loss": loss, "eval/loss": 9.0})
+    first.wait()
+    assert first.best() == (4, {"-eval_ema/loss": -0.25})
+    assert first.is_best({"eval_ema/loss": 0.2})
+    assert not first.is_best({"eval_ema/loss": 0.3})
+    assert [checkpoint.find_checkpoint(tmp_path, name) for name in ("latest", "best", 4, "4")] == [
+        *((4, False), (4, True), (4, False), (4, False))
+    ]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_run_compares_digests_with_all_its_processes_and_a_reader_alone(read_only, monkeypatch):
+    asked = []
+
+    class Enough(Exception):
+        pass
+
+    def check(*arguments, **options):
+        asked.append((arguments, options))
+        raise Enough
+
+    place = types.SimpleNamespace(_directory="DIR", _read_only=read_only)
+    place._check_digests = functools.partial(Checkpoints._check_digests, place)
+    monkeypatch.setattr(checkpoint.digests, "check", check)
+    with pytest.raises(Enough):
+        Checkpoints.restore(place, 7, None)
+    with pytest.raises(Enough):
+        Checkpoints.restore_item(place, 7, "ema")
+    alone = (("DIR", 7, ("ema", "format")), {})
+    assert asked == [(("DIR", 7), {"shared": not read_only}), alone]
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_digests_that_are_not_there_are_told(has, monkeypatch, caplog):
+    monkeypatch.setattr(checkpoint.digests, "check", lambda *given: has)
+    Checkpoints._check_digests(types.SimpleNamespace(_directory="DIR"), 7)
+    assert [text.partition(" (")[0] for text in caplog.messages] == ["DIR/7 has no digests"] * (
+        not has
+    )
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * (not has)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_average"),
+    [("eval_ema/loss", True), ("-eval_ema/loss", True), ("eval/loss_ema", False), ("ema/x", False)],
+)
+def test_metrics_of_averages_are_told_by_their_evaluator(name, is_average):
+    place = types.SimpleNamespace(_manager=types.SimpleNamespace(metrics=lambda step: {name: 1.0}))
+    assert Checkpoints.scored_average(place, 3) == is_average
+
+
+@pytest.mark.parametrize("found", [{}, {"params": None}, {"params": {}}])
+def test_an_item_that_cannot_be_read_is_damage(found, tmp_path):
+    place = types.SimpleNamespace(
+        _directory=epath.Path(tmp_path),
+        _items=lambda step: found,
+        _check_digests=lambda *given: None,
+        _description=lambda step: {"items": ["params"]},
+    )
+    for call in (
+        lambda: Checkpoints._restore_items(place, 7, {"params": {}}),
+        lambda: Checkpoints.restore_item(place, 7, "params"),
+    ):
+        with pytest.raises(CheckpointError, match=r"7 is damaged \(it has no readable params\)"):
+            call()

@@ -120,6 +120,11 @@ def test_reading_for_use_compares_what_it_reads(saved):
         restore_params(saved)
     assert_equal(restore_params(saved, ema=True), make_state(2, ema=True).ema)
     assert_equal(restore_params(saved, 1), make_state(1).params)
+    for path in (latest / "format").rglob("*"):
+        if path.is_file() and b'"ema"' in path.read_bytes():
+            path.write_text(path.read_text().replace('"ema"', '"ami"'))
+    with pytest.raises(CheckpointError, match=r"2 is damaged \(format/.* is not what was saved"):
+        restore_params(saved, ema=True)
 
 
 def test_only_older_checkpoints_that_are_whole_are_named(saved):

@@ -50,6 +50,8 @@ def test_each_process_writes_the_digests_of_its_files(tmp_path):
     expected = hashlib.blake2b(b"format 7", digest_size=16).hexdigest()
     assert found[0]["format"] == expected == digests.digest(folder / "format")
     assert digests.check(tmp_path, 7)
+    (folder / "digests.process_2.json.tmp").write_text("{")  # Half a file of another program's.
+    assert digests.check(tmp_path, 7)
 
 
 def test_large_files_are_read_in_parts(tmp_path, monkeypatch):
@@ -130,6 +132,24 @@ def test_several_processes_share_the_work_and_the_answer(index, tmp_path, monkey
     digests.check(tmp_path, 7, ("format",))  # Alone it asks nobody.
 
 
+def test_two_processes_are_several(tmp_path, monkeypatch):
+    write(tmp_path, 7, ["params/a"])
+    monkeypatch.setattr(digests.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(
+        digests.distributed, "gather", lambda value: digests.distributed.np.array([value, True])
+    )
+    with pytest.raises(CheckpointError, match="process 1 names the file"):
+        digests.check(tmp_path, 7, shared=True)
+
+
+def test_a_file_that_cannot_be_read_is_told_from_one_that_is_missing(tmp_path):
+    folder = write(tmp_path, 7, FILES)
+    (folder / "format").unlink()
+    (folder / "format").mkdir()
+    with pytest.raises(CheckpointError, match=r"\(format cannot be read: Is a directory\)"):
+        digests.check(tmp_path, 7)
+
+
 def test_steps_are_in_the_order_of_numbers(tmp_path):
     assert digests.steps(epath.Path(tmp_path) / "nothing") == []
     for name in ("9", "10", "100", "2.damaged", "x", "3.tmp"):
@@ -165,7 +185,20 @@ def test_where_none_is_whole(tmp_path):
     assert "no older one that is whole" in message
 
 
-def test_going_back_renames_what_is_later(tmp_path):
+@pytest.mark.parametrize("process", [0, 1])
+def test_one_process_renames_between_all_have_read_and_any_goes_on(process, tmp_path, monkeypatch):
+    folder, seen = tmp_path / "checkpoints", []
+    for step in (9, 20):
+        write(folder, step, ["format"])
+    monkeypatch.setattr(digests.jax, "process_index", lambda: process)
+    monkeypatch.setattr(
+        digests.distributed, "gather", lambda value: seen.append((folder / "20").exists())
+    )
+    digests.go_back(tmp_path, 9)
+    assert seen == [True, process == 1]
+
+
+def test_going_back_renames_what_is_later(tmp_path, caplog):
     folder = tmp_path / "checkpoints"
     for step in (9, 10, 20):
         write(folder, step, ["format"])
@@ -174,6 +207,10 @@ def test_going_back_renames_what_is_later(tmp_path):
     digests.go_back(tmp_path, 9)
     assert sorted(path.name for path in folder.iterdir()) == [
         *("10.damaged", "20.damaged", "20.damaged.damaged", "20.damaged.damaged.damaged", "9")
+    ]
+    assert caplog.messages == [
+        f"{folder}/10 is now 10.damaged.",
+        f"{folder}/20 is now 20.damaged.damaged.damaged.",
     ]
     with pytest.raises(CheckpointError, match=r"--checkpoint=10: .* no such checkpoint; it has: 9"):
         digests.go_back(tmp_path, 10)

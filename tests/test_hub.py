@@ -6,6 +6,7 @@ import pathlib
 import types
 
 import pytest
+from huggingface_hub import errors
 from huggingface_hub.errors import HfHubHTTPError
 
 from tests.hub_server import Fault, git_digest, sha256
@@ -25,6 +26,14 @@ def fetch(files=BOTH, revision="main", name=NAME, **options):
 def contents(snapshot):
     folder = pathlib.Path(snapshot.folder)
     return {name: (folder / name).read_bytes() for name in snapshot.names}
+
+
+def http_error(code):
+    """The client library's error of an answer; of none, where `code` is None."""
+    response = types.SimpleNamespace(status_code=code, headers={}, request=None)
+    error = HfHubHTTPError("x", response=response)
+    error.response = None if code is None else response
+    return error
 
 
 def cached_bytes():
@@ -77,6 +86,10 @@ def test_another_commit_is_noticed_and_the_old_one_stays(hub_server):
     assert contents(fetch())["config.json"] == b'{"a": 2}'
     assert contents(fetch(revision=old))["config.json"] == b'{"a": 1}'
     assert contents(fetch(revision=old, cached_only=True))["config.json"] == b'{"a": 1}'
+    refs = pathlib.Path(hub.Cache(NAME, hub.MODEL).folder) / "refs"
+    assert [path.name for path in refs.iterdir()] == ["main"], "a commit needs no name"
+    (refs / "main").write_text(f"{old}\n")  # As git's own files end.
+    assert fetch(cached_only=True).commit == old
 
 
 def test_a_choice_sees_all_names_of_a_dataset(hub_server):
@@ -95,9 +108,12 @@ def test_a_choice_sees_all_names_of_a_dataset(hub_server):
 
 @pytest.mark.parametrize("name", BOTH)
 def test_other_content_than_the_digest_names_is_an_error_and_leaves_nothing(hub_server, name):
-    hub_server.add(NAME, FILES)
+    commit = hub_server.add(NAME, FILES)
     hub_server.faults.append(Fault(name, corrupt=True))
-    with pytest.raises(HubError, match=rf"{name} arrived damaged.*try again"):
+    said = (
+        f"hf:{NAME}@{commit[:12]}: {name} arrived damaged.* was removed from the cache; try again"
+    )
+    with pytest.raises(HubError, match=said):
         fetch([name])
     assert cached_bytes() == []
     assert contents(fetch([name])) == {name: FILES[name]}
@@ -167,7 +183,10 @@ def test_a_server_that_stays_busy_is_told_and_the_cache_serves(hub_server, caplo
     hub_server.faults.append(Fault("revision/main", status=503, times=99))
     with caplog.at_level(logging.WARNING, "vit_jax"):
         assert fetch() == before
-    assert "from the cache" in caplog.text
+    assert (
+        f"HTTP 503): check the network, and try again. Taking the commit {before.commit[:12]}"
+        in (caplog.text)
+    )
 
 
 def test_a_server_that_is_not_there(hub_server, monkeypatch):
@@ -184,8 +203,14 @@ def test_a_server_that_is_not_there(hub_server, monkeypatch):
         ({}, "main", ["absent.json"], "has no file absent.json"),
         ({}, "v9", BOTH, "hf:somebody/model@v9: the repository has no such branch, tag or commit"),
         ({"token": "t"}, "main", BOTH, "no such repository, or it is private.*HF_TOKEN"),
-        ({"token": "t", "gated": True}, "main", BOTH, "accept it on the repository's page"),
-        ({}, "main", ["pytorch_model.bin"], "is a Python pickle, which can run any program"),
+        (
+            {"token": "t", "gated": True},
+            *("main", BOTH, "its owner asks for an agreement: accept it on the repository's page"),
+        ),
+        (
+            *({}, "main", ["pytorch_model.bin"]),
+            "^pytorch_model.bin is a Python pickle, which can run any program: not fetched",
+        ),
     ],
 )
 def test_what_cannot_be_had_is_one_sentence(hub_server, repository, revision, files, message):
@@ -226,6 +251,11 @@ def test_without_the_network_it_says_what_it_would_fetch(hub_server):
     ):
         fetch(cached_only=True)
     assert hub_server.requests == []
+    refs = pathlib.Path(hub.Cache(NAME, hub.MODEL).folder) / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("c" * 40)  # And not one file of it.
+    with pytest.raises(hub.NotCachedError, match="nothing of it is in the cache"):
+        fetch(cached_only=True)
     fetch(["config.json"])
     hub_server.requests.clear()
     with pytest.raises(hub.NotCachedError, match=r"are model.safetensors \(0.0 MB\)"):
@@ -241,6 +271,8 @@ def test_offline_by_the_librarys_own_variable(hub_server, monkeypatch):
     hub_server.requests.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert fetch() == before
+    with pytest.raises(hub.NotCachedError, match=r"not in the cache are pytorch_model\.bin"):
+        fetch(["pytorch_model.bin"])
     with pytest.raises(hub.NotCachedError):
         fetch(name="other/model")
     assert hub_server.requests == []
@@ -265,6 +297,8 @@ def test_digests_are_the_servers(tmp_path):
     # `git hash-object` of an empty file.
     file.write_bytes(b"")
     assert hub.digest_of(file, "0" * 40) == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+    file.write_bytes(large := bytes(2**20) + b"more than is read at a time")
+    assert hub.digest_of(file, sha256(large)) == sha256(large)
 
 
 def test_a_folder_is_pushed(hub_server, tmp_path, monkeypatch):
@@ -288,15 +322,82 @@ def test_a_push_without_the_right_is_one_sentence(hub_server, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("code", "message"), [(401, "refuses"), (403, "refuses"), (404, "answers")]
+    ("code", "message"),
+    [
+        *((code, "refuses") for code in (401, 403)),
+        *((code, "answers") for code in (400, 404, 408, 501)),
+        *((code, "does not answer") for code in (429, 500, 502, 503, 504)),
+    ],
 )
-def test_a_code_of_the_server_is_said(code, message):
-    from huggingface_hub import errors
-
-    response = types.SimpleNamespace(status_code=code, headers={}, request=None)
+def test_a_code_of_the_server_is_said(code, message, monkeypatch, caplog):
+    """And those that may be gone the next time are asked again, with pauses."""
+    error = http_error(code)
     said = rf"hf:a/b: the Hub {message}.*HTTP {code}"
     with pytest.raises(HubError, match=said), hub._translated("hf:a/b"):
-        raise errors.HfHubHTTPError("x", response=response)
+        raise error
+    asked, pauses = [], []
+    monkeypatch.setattr(hub.time, "sleep", pauses.append)
+
+    def request():
+        asked.append(1)
+        raise error
+
+    with pytest.raises(HfHubHTTPError):
+        hub._persistently(request)
+    passes = message == "does not answer"
+    assert pauses == [1.0, 4.0, 10.0] * passes
+    assert len(asked) == 1 + len(pauses)
+    assert caplog.messages == [f"The Hub answers {code}: trying again."] * 3 * passes
+
+
+def of_module(module):
+    return type("ReadTimeout", (Exception,), {"__module__": module})("x")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (errors.HFValidationError("x"), ": this is no name of a repository, USER/NAME."),
+        (errors.EntryNotFoundError("x"), ": the repository has no such file."),
+        (errors.LocalEntryNotFoundError("x"), ": the Hub does not answer: check the network, and"),
+        (OSError(28, "No space left on device"), " cannot be fetched: No space left on device."),
+        (OSError("first line.\nsecond"), " cannot be fetched: first line."),
+        *(
+            (of_module(module), r": the Hub does not answer (ReadTimeout): check the network, and")
+            for module in ("httpx", "httpx2._exceptions", "httpcore", "httpcore2.x")
+        ),
+    ],
+)
+def test_the_client_librarys_other_errors(error, message):
+    with pytest.raises(HubError) as caught, hub._translated("hf:a/b"):
+        raise error
+    assert str(caught.value).removesuffix(" try again.") == f"hf:a/b{message}"
+
+
+def test_errors_of_nobody_we_know_stay():
+    with pytest.raises(RuntimeError), hub._translated("hf:a/b"):
+        raise RuntimeError
+    with (
+        pytest.raises(HubError, match=r"^hf:a/b: the Hub answers HTTP 0\.$"),
+        hub._translated("hf:a/b"),
+    ):
+        raise http_error(None)
+
+
+def test_files_that_another_program_fetched(tmp_path):
+    """Their names are links to digests; what is no link to one is none of the repository's."""
+    digest = sha256(b"12345")
+    (tmp_path / digest).write_bytes(b"12345")
+    (tmp_path / "snapshot/sub").mkdir(parents=True)
+    (tmp_path / "snapshot/sub/w.npz").symlink_to(tmp_path / digest)
+    (tmp_path / "snapshot/notes.txt").write_text("mine")
+    found = dict(hub._files_below(str(tmp_path / "snapshot")))
+    assert found == {"sub/w.npz": hub.File(5, digest)}
+
+
+def test_sizes_are_told_in_megabytes():
+    listing = hub.Listing("c", {"a": hub.File(1_234_560_000, ""), "b": hub.File(40_000, "")})
+    assert hub._describe(listing, ["b", "a"]) == "b (0.0 MB), a (1,234.6 MB)"
 
 
 def test_what_is_uploaded_is_private(monkeypatch):
@@ -320,9 +421,7 @@ def test_what_is_uploaded_is_private(monkeypatch):
 
 
 def test_an_error_without_an_answer_is_not_asked_again():
-    error = HfHubHTTPError("no answer", response=types.SimpleNamespace(headers={}, request=None))
-    error.response = None
-    asked = []
+    error, asked = http_error(None), []
 
     def request():
         asked.append(1)
@@ -331,3 +430,17 @@ def test_an_error_without_an_answer_is_not_asked_again():
     with pytest.raises(HfHubHTTPError):
         hub._persistently(request)
     assert len(asked) == 1
+
+
+def test_a_name_whose_content_has_gone_is_removed_too(tmp_path):
+    cache = hub.Cache.__new__(hub.Cache)
+    cache.folder = str(tmp_path)
+    (tmp_path / "snapshots/c").mkdir(parents=True)
+    for name in ("broken", "whole"):
+        (tmp_path / name).write_text("x")
+        (tmp_path / "snapshots/c" / name).symlink_to(tmp_path / name)
+    (tmp_path / "broken").unlink()
+    for name in ("broken", "whole", "none"):
+        cache.remove("c", name)
+    assert os.listdir(tmp_path / "snapshots/c") == []
+    assert os.listdir(tmp_path) == ["snapshots"]

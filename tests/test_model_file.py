@@ -54,7 +54,8 @@ def test_a_new_file_replaces_the_old_one(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     (tmp_path / "weights.npz").write_text("")
     for directory in (tmp_path, tmp_path / "nothing", tmp_path / "weights.npz"):
-        with pytest.raises(CheckpointError, match=r"model\.json is missing.*not a run's workdir"):
+        said = rf"^{directory}/model\.json is missing: {directory} is not a run's workdir\.$"
+        with pytest.raises(CheckpointError, match=said):
             read_model_file(directory)
 
 

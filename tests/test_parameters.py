@@ -42,6 +42,15 @@ def test_a_stacked_parameter_has_a_name_for_each_layer():
     )
 
 
+def test_an_objectives_blocks_are_stacked_too():
+    assert layer_names("objective/blocks/norm/scale", (2, 5)) == [
+        *("objective/blocks/00/norm/scale", "objective/blocks/01/norm/scale")
+    ]
+    for name in ("objective/x/blocks/a", "xblocks/a", "x/blocks/a"):
+        assert layer_names(name, (2, 5)) == [name]
+    assert layer_names("blocks/a/blocks/b", (1, 5)) == ["blocks/00/a/blocks/b"]
+
+
 def test_without_an_expression_everything_is_trained_as_it_is():
     part = trainable_part("", PARAMS)
     assert part.layers == dict.fromkeys(by_name(PARAMS))

@@ -2,9 +2,11 @@ import asyncio
 import json
 import os
 import pathlib
+import re
 import resource
 import socket
 import threading
+import types
 import uuid
 
 import fsspec
@@ -39,12 +41,61 @@ def test_pipes_are_not_listed(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     (tmp_path / "file.jpg").touch()
     (tmp_path / "broken.jpg").symlink_to("nothing")
+    (tmp_path / "loop.jpg").symlink_to("loop.jpg")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "other").symlink_to("folder")
     assert sorted(storage.list_folder(str(tmp_path))) == [
         ("broken.jpg", False),
         ("file.jpg", False),
         ("folder", True),
+        ("loop.jpg", False),
+        ("other", True),
     ]
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
+    for path, reason in (
+        (f"{tmp_path}/none", "No such file or directory"),
+        (__file__, "Not a dir"),
+    ):
+        with pytest.raises(DataError, match=rf"{path}: this folder cannot be listed \({reason}"):
+            list(storage.list_folder(path))
+    monkeypatch.setattr(stores, "locate", lambda path: 1 / 0)
+    with pytest.raises(DataError, match=r"^memory://a: .* listed \(division by zero\)$"):
+        list(storage.list_folder("memory://a"))
+    monkeypatch.undo()
+    with pytest.raises(DataError, match=r"^other://a: this kind of URL"):
+        list(storage.list_folder("other://a"))
+
+
+@pytest.mark.parametrize("folder", ["bucket/a", "bucket/a/"])
+def test_a_stores_own_object_for_a_folder_is_not_in_it(folder, monkeypatch):
+    entries = [("bucket/a/", "directory"), ("bucket/a/x.jpg", "file"), ("bucket/a/b/", "directory")]
+
+    class Store:
+        def ls(self, path, detail):
+            assert (path, detail) == (folder, True)
+            return [{"name": name, "type": kind} for name, kind in entries]
+
+    monkeypatch.setattr(stores, "locate", lambda path: (Store(), folder))
+    assert list(storage.list_folder("x://a")) == [("x.jpg", False), ("b", True)]
+
+
+@pytest.mark.parametrize(
+    "mark",
+    ["etag", "ETag", "md5Hash", "generation", "mtime", "LastModified", "updated", "created", ""],
+)
+def test_what_tells_versions_of_a_stores_file_apart(mark, monkeypatch):
+    """Each store has another mark; one that says nothing is none."""
+    store = types.SimpleNamespace(info=lambda path: {"size": 7, "etag": None} | {mark: 5})
+    monkeypatch.setattr(stores, "filesystem_of", lambda path: store)
+    assert storage.version_of("x://a") == (7, "5" if mark else "")
+
+
+def test_a_local_files_version(tmp_path):
+    (tmp_path / "a").write_bytes(b"12345")
+    os.utime(tmp_path / "a", ns=(3, 1_234_567_891))
+    assert storage.version_of(f"{tmp_path}/a") == (5, "1234567891")
 
 
 @pytest.mark.parametrize(
@@ -53,6 +104,18 @@ def test_pipes_are_not_listed(tmp_path):
 )
 def test_a_part_of_a_file_is_read(folder, start, stop, expected):
     assert storage.read(storage.join(folder, "one", "file"), start, stop) == expected
+
+
+def test_a_file_that_comes_in_pieces_and_is_closed(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"0123456789")
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, count, start: pread(file, min(count, 4), start))
+    before = len(os.listdir("/proc/self/fd"))
+    for start, stop in ((1, 9), (0, 10), (3, 99), (0, 4), (9, 3)):
+        assert storage.read(f"{tmp_path}/a", start, stop) == b"0123456789"[start:stop]
+    with storage.replacing(tmp_path / "b") as temporary:
+        pathlib.Path(temporary).touch()
+    assert len(os.listdir("/proc/self/fd")) <= before, "none is left open"
 
 
 @pytest.mark.parametrize("stop", [None, 10])
@@ -76,7 +139,7 @@ def test_a_store_that_never_ends_its_answer(monkeypatch):
     monkeypatch.setattr(stores, "READ_SECONDS", 0.05)
     monkeypatch.setattr(stores, "RETRY_SECONDS", (0.0,))
     monkeypatch.setattr(stores, "filesystem_of", lambda path: Slow())
-    with pytest.raises(OSError, match="no answer within 0 s"):
+    with pytest.raises(TimeoutError, match=r"no answer within 0 s: 'slow://x'$"):
         storage.read("slow://x")
 
 
@@ -230,6 +293,19 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (OSError(28, "full"), "[Errno 28] full: 'PATH'"),
+        (OSError(28, "full", "OTHER"), "[Errno 28] full: 'OTHER'"),
+        (OSError("our own words"), "our own words"),
+    ],
+)
+def test_an_error_names_its_file_unless_it_does(error, named):
+    with pytest.raises(OSError, match=f"^{re.escape(named)}$"), storage.naming("PATH"):
+        raise error
+
+
 def test_what_cannot_be_written_is_an_os_error():
     with pytest.raises(OSError, match=r"other://bucket/file cannot be written"):
         storage.write("other://bucket/file", b"content")
@@ -262,3 +338,96 @@ def test_lines_are_as_editors_on_any_system_write_them(tmp_path):
     path.write_bytes(b"a\0b")
     with pytest.raises(DataError, match=r"KEY is no text file; expected names\."):
         storage.read_lines(str(path), "KEY", "names", DataError)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FileNotFoundError(2, "No such thing", "a"), "No such thing"),
+        (FileNotFoundError("gs://bucket/a"), "No such file"),  # As stores raise it.
+        (PermissionError("gs://bucket/a"), "gs://bucket/a"),
+    ],
+)
+def test_a_reason_without_the_files_name(error, reason):
+    assert storage.reason_of(error) == reason
+
+
+def test_a_list_that_cannot_be_read(tmp_path, monkeypatch):
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(ValueError, match=r"^KEY: no such file\.$"):
+            storage.read_lines(str(path), "KEY", "names", ValueError)
+    (tmp_path / "a").touch()
+
+    def read(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(storage, "read", read)
+    with pytest.raises(ValueError, match=r"^KEY cannot be read \(Permission denied\)\.$"):
+        storage.read_lines(f"{tmp_path}/a", "KEY", "names", ValueError)
+
+
+def test_paths_as_users_write_them(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("RUN", "one")
+    for path, expanded in (
+        ("~/$RUN", "/home/me/one"),
+        ("gs://~/${RUN}", "gs://~/one"),
+        ("~x~", "~x~"),
+    ):
+        assert storage.expand(path) == expanded
+    assert storage.expand_source("folder:~/a:b") == "folder:/home/me/a:b"
+    assert storage.expand_source("digits") == "digits"
+
+
+def test_parts_of_urls():
+    assert storage.join("gs://a/b/", "c", "d") == "gs://a/b/c/d"
+    assert storage.join("/a/b/", "c", "d") == "/a/b/c/d"
+    urls = ["/a", "GS://a", "zip://x/*::HTTPS://a/b.zip"]
+    assert [storage.protocol_of(url) for url in urls] == ["", "gs", "zip::https"]
+
+
+def test_several_files_are_read_in_order_and_what_cannot_be_stands_for_itself(folder):
+    names = ("file", "none", "one/file")
+    parts = [storage.Part(storage.join(folder, name), 2, 5) for name in names]
+    first, error, third = storage.read_many(parts)
+    assert (first, third, type(error)) == (b"234", b"234", FileNotFoundError)
+    assert list(storage.read_many([])) == []
+    (unknown,) = storage.read_many([storage.Part("other://a")])
+    assert isinstance(unknown, DataError)
+
+
+def test_a_folder_named_like_a_pattern_is_none(tmp_path):
+    """Only from where there is no such folder a name is a pattern."""
+    for name in ("runs [v1]/a/x.jpg", "runs [v1]/b/c/x.jpg", "runs v/a/x.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    found = storage.glob(f"{tmp_path}/runs [v1]/*/x.jpg")
+    assert found == [f"{tmp_path}/runs [v1]/a/x.jpg"]
+    assert len(storage.glob(f"{tmp_path}/runs [v1]/**/x.jpg")) == 2
+    assert storage.glob(f"{tmp_path}/runs [uv]/a/x.jpg") == [f"{tmp_path}/runs v/a/x.jpg"]
+
+
+def test_a_half_made_folder_goes(tmp_path):
+    def make(path):
+        with storage.replacing(path) as temporary:
+            os.mkdir(temporary)
+            (pathlib.Path(temporary) / "a").touch()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        make(tmp_path / "new" / "folder")
+    assert os.listdir(tmp_path / "new") == []
+
+
+def test_json_is_in_one_order(tmp_path):
+    storage.write_json(tmp_path / "a", {"b": (1, 2), "a": {"d": 0, "c": None}})
+    text = (tmp_path / "a").read_text()
+    assert " ".join(text.split()) == '{ "a": { "c": null, "d": 0 }, "b": [ 1, 2 ] }'
+    assert text.endswith("}\n")
+
+
+def test_a_file_is_removed(folder):
+    storage.remove(storage.join(folder, "file"))
+    assert not storage.exists(storage.join(folder, "file"))
+    with pytest.raises(FileNotFoundError):
+        storage.remove(storage.join(folder, "file"))

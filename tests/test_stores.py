@@ -48,7 +48,7 @@ def test_only_what_may_pass_is_asked_again(monkeypatch, error, passes):
     monkeypatch.setattr(stores.time, "sleep", waits.append)
     with pytest.raises((DataError, OSError)):
         storage.read("memory://bucket/file")
-    assert waits == list(stores.RETRY_SECONDS) * passes
+    assert waits == [1.0, 4.0, 16.0] * passes
     assert len(asked) == 1 + len(waits)
 
 
@@ -128,3 +128,83 @@ def test_a_process_of_its_own_has_connections_of_its_own(monkeypatch):
         monkeypatch.setattr(stores.os, "getpid", lambda process=process: process)
         found.append(stores.filesystem_of("gs://bucket/a/b"))
     assert found == [(1, "gs://bucket"), (2, "gs://bucket")]
+
+
+@pytest.mark.parametrize("name", ["code", "status", "status_code"])
+def test_a_code_by_any_name(name):
+    for code, passes in ((503, True), (404, False)):
+        error = ValueError()
+        setattr(error, name, code)
+        assert stores.may_pass(error) == passes
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("ClientConnectionError", "ClientPayloadError", "ConnectionError", "HTTPClientError"),
+        *("ServiceRequestError", "ServiceResponseError", "TransportError", "IncompleteRead"),
+    ],
+)
+def test_errors_of_a_connection_by_their_names(kind):
+    base = type(kind, (Exception,), {})
+    assert stores.may_pass(type("Other", (base,), {})())
+    assert not stores.may_pass(type(f"{kind}s", (Exception,), {})())
+
+
+def test_errors_of_ours_pass_as_what_they_are_of():
+    assert not stores.may_pass(DataError("no package"))
+    for cause, passes in ((HttpError(503), True), (KeyError(), False)):
+        error = DataError("x")
+        error.__cause__ = cause
+        assert stores.may_pass(error) == passes
+    for kind in (IsADirectoryError, NotADirectoryError, PermissionError, FileNotFoundError):
+        assert not stores.may_pass(kind())
+
+
+def test_that_reading_fails_is_said_once_for_each_kind_of_store(monkeypatch, caplog):
+    monkeypatch.setattr(stores, "_warned", set())
+    for path in ("GS://a", "gs://b", "s3://c"):
+        stores._warn_of_failures(path, HttpError(503))
+    line = "Reading from {}:// fails, and is tried again: HTTP 503"
+    assert caplog.messages == [line.format("gs"), line.format("s3")]
+
+
+def test_what_nobody_waits_for_any_more_is_not_read(monkeypatch):
+    class Future:
+        cancelled = False
+
+        def result(self):
+            return 1
+
+        def cancel(self):
+            self.cancelled = True
+
+    class Readers(list):
+        def submit(self, function, item):
+            self.append(Future())
+            return self[-1]
+
+    readers = Readers()
+    monkeypatch.setattr(stores, "readers", lambda: readers)
+    monkeypatch.setattr(stores, "MAX_REQUESTS", 3)
+    found = stores.side_by_side(None, range(9))
+    next(found)
+    found.close()
+    assert [future.cancelled for future in readers] == [False, True, True]
+
+
+def test_protocols_and_chains(monkeypatch):
+    asked = []
+    kind = types.SimpleNamespace(async_impl=True)
+    monkeypatch.setattr(
+        stores.fsspec, "get_filesystem_class", lambda protocol: asked.append(protocol) or kind
+    )
+    monkeypatch.setattr(stores, "_shared_filesystem", lambda process, root: root)
+    monkeypatch.setattr(stores.fsspec.core, "url_to_fs", lambda url: (url, "place"))
+    assert stores.filesystem_of("S3://bucket/a/b") == "S3://bucket"
+    assert asked == ["s3"]
+    chain = "zip://a::gs://bucket/x.zip"
+    assert stores.filesystem_of(chain) == chain
+    assert stores.locate(chain) == (chain, "place")
+    kind.async_impl = False
+    assert stores.filesystem_of("memory://a/b") == "memory://a/b"

@@ -147,12 +147,17 @@ def test_rows_of_a_head_without_names_are_kept_by_number(path):
 
 def test_rows_that_cannot_be_kept_are_an_error(tmp_path, path):
     by_name = chosen_mapping(BY_NAME, "config.init_head_map")
-    with pytest.raises(WeightsError, match=r"none of the data's classes.*it has no names: give a"):
+    origin = "config.init_head_map=names"
+    none = rf"^{origin}: the file has none of the data's classes, which are x, y; it has no names: give"
+    with pytest.raises(WeightsError, match=none):
         initialize(path, "", ("x", "y"), by_name, num_classes=2)
-    with pytest.raises(WeightsError, match=r"none that fit \(representation_size=0 in the file\)"):
+    fresh = (
+        rf"^{path}: {origin} keeps the head's rows, .* fit \(representation_size=0 in the file\)"
+    )
+    with pytest.raises(WeightsError, match=fresh):
         initialize(path, "", ("0",), by_name, num_classes=1, representation_size=32)
     tensors = {k: v for k, v in golden("vit_token")["params"].items() if not k.startswith("head")}
-    with pytest.raises(WeightsError, match="no head whose rows could be kept"):
+    with pytest.raises(WeightsError, match=f"^{origin}: the file has no head whose rows could be"):
         initialize(write_npz(tmp_path / "a.npz", tensors), "", ("0",), by_name, num_classes=1)
 
 
@@ -178,6 +183,9 @@ def test_the_representation_layer_is_dropped_for_fine_tuning(tmp_path):
         "pre_logits/bias": "skipped",
     }
     assert rows["head/bias"].note == "representation_size=24 in the file"
+    row = rows["pre_logits/kernel"]
+    assert (row.source, row.target, row.note) == ((32, 24), None, "the model has none")
+    assert (rows["head/kernel"].source, rows["head/kernel"].target) == ((24, 10), (32, 10))
 
 
 def test_a_head_on_another_representation_of_the_same_size_is_of_no_use(tmp_path):
@@ -203,6 +211,8 @@ def test_positions_are_resized_to_any_grid(path, changes, grid):
     table = parameters(vit_jax.load_model(path))["position_embedding"]
     expected = resize_positions(table, (4, 4), grid)
     np.testing.assert_array_equal(params["position_embedding"], expected)
+    row = rows["position_embedding"]
+    assert (row.source, row.target) == (table.shape, expected.shape)
 
 
 def test_rectangular_images_need_the_files_grid_once(tmp_path):
@@ -425,12 +435,16 @@ def test_init_skip_of_single_layers(path):
             assert params[name].mask[layer].all() == (layer in changed)  # to be filled in
             np.testing.assert_array_equal(params[name].data[layer], loaded[name][layer])
     assert rows["blocks/norm1/scale"].note.startswith("1 of 3 layers fresh")
+    assert rows["blocks/mlp/dense1/kernel"].note.startswith("2 of 3 layers fresh")
 
 
 def test_a_pattern_that_matches_nothing_is_refused(path):
-    with pytest.raises(WeightsError, match=r"init_skip='haed' matches no parameter"):
+    with pytest.raises(
+        WeightsError,
+        match=r"init_skip='haed' matches no parameter; the first names are \S+, \S+, \S+\.$",
+    ):
         initialize(path, skip="haed")
-    with pytest.raises(WeightsError, match="not one parameter"):
+    with pytest.raises(WeightsError, match=rf"^{path}: not one parameter of the model is in it"):
         initialize(path, skip=".")
 
 
@@ -461,9 +475,10 @@ def test_a_different_gelu_is_noted():
 
 
 def test_unknown_tensors_are_skipped_when_training_starts_from_them(tmp_path):
-    tensors = {**golden("vit_token")["params"], "extra/kernel": np.ones(3)}
+    tensors = {**golden("vit_token")["params"], "extra/kernel": np.ones(3), "more": np.ones(2)}
     rows = initialize(write_npz(tmp_path / "in.npz", tensors))[2]
-    assert rows["extra/kernel"].status == "skipped"
+    for name in ("extra/kernel", "more"):
+        assert rows[name] == ("skipped", name, None, None, "unknown")
 
 
 def test_the_report_is_a_table(path):

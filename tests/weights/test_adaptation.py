@@ -115,6 +115,8 @@ def test_another_head_starts_fresh(option):
             f"{option}={getattr(there, option)} in the file"
         )
         assert found.why_fresh(form, "norm/scale", no_layer) == ""
+        assert found.why_fresh(form, "x", no_layer) == "not in the file"
+        assert found.why_fresh(form._replace(added={"x": 0}), "x", no_layer) == "", "made here"
         assert found.why_fresh(form._replace(options=here), HEAD, no_layer) == ""
 
 
@@ -194,6 +196,8 @@ def test_positions_of_another_grid_and_other_tokens():
     np.testing.assert_array_equal(found[:, 2:], expected[:, 1:])
     np.testing.assert_array_equal(found[:, 0], table[:, 0])
     assert fit_positions(table, there, options(), "bicubic_torch") == (table, "")
+    larger = options(image_size=(24, 16), patch_size=(8, 4))  # In as many patches.
+    assert fit_positions(table, there, larger, "bicubic_torch") == (table, "")
 
 
 BIAS = {"relative_position_bias": "every_layer"}
@@ -211,6 +215,8 @@ def test_a_bias_of_another_grid_and_without_other_tokens():
     assert back.shape == table.shape
     assert not back[:, -3:].any()
     assert fit_bias(table, there, there, "geometric") == (table, "")
+    larger = options(**BIAS, image_size=(24, 16), patch_size=(8, 4))  # In as many patches.
+    assert fit_bias(table, there, larger, "geometric") == (table, "")
 
 
 def test_a_line_of_positions():
@@ -233,3 +239,37 @@ def test_a_standardised_root_is_another_with_other_channels(channels, mean, coun
         assert len(notes) == count + more
         assert all("fine-tune the model" in note for note in notes)
         assert not count or f"with {channels} of them" in notes[0]
+
+
+def test_a_parameter_may_be_rewritten_and_then_resized():
+    there, here = options(), options(image_size=(16, 10))
+    table = random(1, 1 + 12, 24)
+    weights = Weights("FILE", {"position_embedding": table + 1}, ModelFile("ViT-Ti/16", VIT))
+    form = Form({"position_embedding": table}, there, changes={"position_embedding": "folded"})
+    array, row = Adaptation(weights=weights, options=here, position_resize="bicubic_torch").adapt(
+        form, "position_embedding", (1, 1 + 20, 24), None
+    )
+    assert row == (
+        *("resized", "position_embedding", (1, 13, 24), (1, 21, 24)),
+        "folded, grid 3×4 → 4×5, bicubic_torch",
+    )
+    np.testing.assert_array_equal(array, resize_positions(table, (3, 4), (4, 5), "bicubic_torch"))
+    with pytest.raises(
+        WeightsError,
+        match=r"FILE: position_embedding has shape \(1, 21, 24\), but the model's is \(1, 3\)\. "
+        "Leave it out with init_skip='position_embedding'",
+    ):
+        Adaptation(weights=weights, options=here).adapt(form, "position_embedding", (1, 3), None)
+
+
+def test_what_was_assumed_and_remarked_comes_first():
+    here = dataclasses.replace(options(), gelu="erf", norm_epsilon=1e-3)
+    weights = Weights("x", {}, ModelFile("ViT-Ti/16", dataclasses.asdict(options())))
+    weights = dataclasses.replace(weights, assumed=("A", "B"), remarks=("one", "two"))
+    first, *rest = Adaptation(weights=weights, options=here).notes(Form({}, options()))
+    assert first == "Assumed, as nothing says it: A, B."
+    assert rest == [
+        *("Note: one.", "Note: two."),
+        "Note: the weights are for gelu='tanh'; the model has gelu='erf'.",
+        "Note: the weights are for norm_epsilon=1e-06; the model has norm_epsilon=0.001.",
+    ]

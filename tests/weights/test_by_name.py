@@ -14,7 +14,7 @@ from tests.hub_server import HubServer
 from vit_jax import evaluate, export, hub
 from vit_jax.command_line import USER_ERROR
 from vit_jax.errors import HubError, WeightsError
-from vit_jax.weights.by_name import choose_files
+from vit_jax.weights.by_name import choose_files, local_path
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 HUGGING_FACE = GOLDEN / "hf_gelu"
@@ -123,11 +123,43 @@ def test_an_index_is_of_its_parts_alone():
     assert found == [index, *parts]
 
 
+def test_the_folder_of_a_model_in_parts_is_read_and_of_others_the_file(monkeypatch):
+    index = "sub/model.safetensors.index.json"
+    for names, path in (
+        (["sub/config.json", index, "sub/model-1.safetensors", "sub/model-2.safetensors"], "sub"),
+        (["sub/config.json", "sub/a.safetensors"], "sub/a.safetensors"),
+    ):
+        snapshot = hub.Snapshot("c", "cache", tuple(names))
+        monkeypatch.setattr(hub, "fetch", lambda *given, snapshot=snapshot, **options: snapshot)
+        assert local_path("hf:a/b/sub") == os.path.join("cache", *path.split("/"))
+    assert local_path("a/b") == "a/b"
+
+
+def test_what_a_tokenizer_is_described_by_is_not_fetched():
+    names = ["tokenizer.json", "tokenizer_config.json", "vocab.json", "added_tokens.json"]
+    names += ["special_tokens_map.json", "config.json", "b.txt", "a.safetensors"]
+    assert choose_files(names, hub.Reference("a/b")) == ["config.json", "a.safetensors"]
+
+
+def test_what_there_is_instead_is_told():
+    names = [f"{letter}.txt" for letter in "abcdefghijkl"]
+    with pytest.raises(WeightsError, match=r"It holds: a\.txt, .*, j\.txt\.$"):
+        choose_files(names, hub.Reference("a/b"))
+    with pytest.raises(WeightsError, match="It holds: nothing"):
+        choose_files(["x/a.npz"], hub.Reference("a/b"))
+    with pytest.raises(WeightsError, match=r"hf:a/b@v has its weights in W\.BIN alone"):
+        choose_files(["W.BIN"], hub.Reference("a/b", revision="v"))
+    several = r"^hf:a/b@v holds several .* as in hf:a/b/c\.npz: c\.npz, d\.npz\.$"
+    with pytest.raises(WeightsError, match=several):
+        choose_files(["d.npz", "c.npz"], hub.Reference("a/b", revision="v"))
+
+
 def test_a_name_that_is_not_there(hub_server):
     with pytest.raises(HubError, match=r"^hf:no/where: the Hub has no such repository"):
         vit_jax.load_model("hf:no/where")
     hub_server.add(NAME, folder_files(HUGGING_FACE))
-    with pytest.raises(WeightsError, match="no run's workdir, which alone has checkpoints"):
+    alone = rf"^hf:{NAME}: it is no run's workdir, which alone has checkpoints"
+    with pytest.raises(WeightsError, match=alone):
         vit_jax.load_model(f"hf:{NAME}", checkpoint="best")
 
 

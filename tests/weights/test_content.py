@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from vit_jax.errors import WeightsError
+from vit_jax.errors import ConfigError, WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import model_options
 from vit_jax.weights.architecture import FAMILIES
@@ -51,6 +51,15 @@ def test_the_order_of_a_heads_features(order, indices):
     back = order.invert(ours)
     for name, array in parameters.items():
         np.testing.assert_array_equal(back[name], array)
+
+
+@pytest.mark.parametrize("grid", [(), (0, 2), (2,), (1, 2, 3), (2.0, 3), "23"])
+def test_grids_that_cannot_be(grid):
+    with pytest.raises(
+        ConfigError, match=r"source_grid=.*: must be \(rows, columns\), two positive"
+    ):
+        Hints(source_grid=grid)
+    assert Hints().source_grid is None
 
 
 def test_two_biases_are_one():

@@ -7,6 +7,7 @@ import vit_jax
 from tests.published import logits, parameters, random_model
 from vit_jax.model_file import Preprocessing
 from vit_jax.models import model_options
+from vit_jax.weights import equivalence
 from vit_jax.weights.equivalence import Form, order_classes, plain_head
 from vit_jax.weights.loading import fit_weights, read_initial_weights
 
@@ -145,3 +146,37 @@ def test_columns_in_the_order_of_names(there, names, order):
     assert (found is form) == (order is None)
     np.testing.assert_array_equal(found.parameters["head/kernel"], kernel[:, order or [0, 1, 2]])
     np.testing.assert_array_equal(found.parameters["norm/scale"], kernel)
+
+
+def test_positions_of_another_place_are_not_the_same():
+    """Those of each layer's own input are not those of the first one's."""
+    stem, every = ({"position_placement": place} for place in ("stem", "every_layer_shared"))
+    names = {"position_embedding": (1, 7, 16), "class_token": (1, 1, 16)}
+    names |= {"position_embedding/rows": (3, 8), "position_embedding/columns": (2, 8)}
+    parameters = {name: np.ones(shape) for name, shape in names.items()}
+
+    def of(**options):
+        return model_options("ViT-Ti/16", **{**TINY, **options})
+
+    learned, bare = {"positions": "learned_1d"}, {"prefix_positions": False}
+    for there, here in ((stem, every), (every, stem), (every, every)):
+        form = Form(parameters, of(**there))
+        assert equivalence.fold_position_rows(form, of(**here, **bare)) is form
+    for there, here in ((stem, every), (every, stem)):
+        form = Form(parameters, of(**there, positions="learned_2d"))
+        assert equivalence.spread_positions(form, of(**here, **learned)) is form
+        form = Form(parameters, of(**there, positions="sincos_2d"))
+        assert equivalence.add_positions(form, of(**here, **learned), names) is form
+
+
+def test_columns_and_rows_become_a_table_of_their_sums_place_by_place():
+    rows, columns = np.arange(6.0).reshape(3, 2), 10 + np.arange(4.0).reshape(2, 2)
+    options = model_options("ViT-Ti/16", **TINY, positions="learned_2d")
+    form = Form({"position_embedding/rows": rows, "position_embedding/columns": columns}, options)
+    here = model_options("ViT-Ti/16", **TINY, positions="learned_1d")
+    found = equivalence.spread_positions(form, here)
+    expected = [[*columns[c], *rows[r]] for r in range(3) for c in range(2)]
+    assert found.parameters.keys() == {"position_embedding"}
+    np.testing.assert_array_equal(found.parameters["position_embedding"], [expected])
+    assert found.changes == {"position_embedding": "of columns and rows"}
+    assert (found.options.positions, found.options.prefix_positions) == ("learned_1d", False)

@@ -1,6 +1,7 @@
 """Files that are no weights, or not whole: one message each, with the file's name."""
 
 import io
+import json
 import pickle
 import re
 import shlex
@@ -45,9 +46,18 @@ def npz(**arrays):
     return buffer.getvalue()
 
 
+def newer_zip():
+    """Of a version of the format that is still to come."""
+    content = bytearray(npz(cls=np.ones(2)))
+    content[content.index(b"PK\x01\x02") + 6] = 99
+    return bytes(content)
+
+
 BAD_FILES = {
     "empty": (b"", "it is empty"),
     "text": (b"import numpy as np\n", "but a text file"),
+    "braces": (b"a = dict{1}: text with a brace", "but a text file"),
+    "newer.npz": (newer_zip(), "truncated or damaged .npz file: zip file version 9.9"),
     "jpeg": (picture("JPEG"), "but a JPEG picture"),
     "png": (picture("PNG"), "but a PNG picture"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "but an HDF5 file"),
@@ -90,6 +100,14 @@ def test_a_file_that_is_no_weights_is_refused_by_name(name, tmp_path):
 def test_a_missing_file_and_an_empty_folder(tmp_path):
     with pytest.raises(WeightsError, match=r"nothing: it does not exist"):
         vit_jax.load_model(tmp_path / "nothing")
+    with pytest.raises(WeightsError, match=r"holds no \.safetensors or \.npz .* It holds: nothing"):
+        formats.find_file(str(tmp_path))
+    for bucket, advice in (
+        ("gs://a/b", ": of a bucket only workdirs are read, copy it"),
+        ("a/b", "\\.$"),
+    ):
+        with pytest.raises(WeightsError, match=f"^it does not exist{advice}"):
+            formats.find_file(bucket)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(WeightsError, match=r"It holds: notes\.txt"):
         vit_jax.load_model(tmp_path)
@@ -214,6 +232,51 @@ def test_a_run_that_diverged_is_not_loaded(tmp_path, monkeypatch):
 )
 def test_names_of_wrappers(name, prefixes):
     assert formats.prefixes_of("a.weight", ["other", name]) == prefixes
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        *("module", "model", "_orig_mod", "backbone", "encoder", "student", "teacher", "visual"),
+        *("trunk", "state_dict", "net", "network", "vision_encoder", "visual_encoder", "ema"),
+        *("model_ema", "ema_model", "module_ema", "ema_state_dict"),
+    ],
+)
+def test_every_wrapper(wrapper):
+    assert formats.prefixes_of("a", [f"{wrapper}.a", f"{wrapper}s.a"]) == [f"{wrapper}."]
+
+
+def test_a_bucket_whose_package_is_not_there(monkeypatch):
+    for error in (ImportError("install gcsfs"), OSError(5, "no answer")):
+        monkeypatch.setattr(formats.epath, "Path", lambda path, error=error: raises(error))
+        for path in ("gs://a/b", "s3://a/b"):
+            with pytest.raises(
+                WeightsError, match=rf"^{path}: it cannot be read: .*(gcs|no answer)"
+            ):
+                formats.is_workdir(path)
+    with pytest.raises(WeightsError, match="https://a/b: it is not on this machine: download it"):
+        formats.is_workdir("https://a/b")
+
+
+def raises(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"architecture": "x", "model_type": "y"}, "says architecture='x', a model that this"),
+        ({"model_type": "y"}, "says model_type='y', a model that this"),
+        ({"other": "z"}, r"none of its 3 tensors has a name .*; the first: 'a'\.$"),
+        (None, r"none of its 3 tensors has a name .*; the first: 'a'\.$"),
+    ],
+)
+def test_what_a_file_of_unknown_names_is(config, message, tmp_path):
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    found = formats.unknown_message(f"{tmp_path}/model.safetensors", ["b", "a", "c"])
+    assert re.search(message, found)
+    assert formats.unknown_message(f"{tmp_path}/none/x", []).endswith("the first: 'none'.")
 
 
 @pytest.mark.parametrize(

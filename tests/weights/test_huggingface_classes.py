@@ -159,6 +159,10 @@ def test_classes_without_names_are_called_as_the_library_does():
             {"relative_position_bias": "every_layer", "positions": "none"},
             r"no BEiT with a relative position bias with model.image_size=\(12, 8\)",
         ),
+        (
+            {"relative_position_bias": "every_layer_shared", "image_size": 8},
+            r"no BEiT with a relative position bias with model.patch_size=\(4, 2\)",
+        ),
     ],
 )
 def test_sizes_that_the_library_does_not_have(changes, message):

@@ -41,6 +41,80 @@ def test_what_a_config_leaves_out_is_the_librarys_default(model_type):
     assert options_of({"model_type": model_type}, classifies=True) == expected
 
 
+NAMES = {
+    **{"vit": "ViT", "deit": "DeiT", "vit_mae": "MAE", "vit_msn": "MSN", "ijepa": "I-JEPA"},
+    **{"dinov2": "DINOv2", "dinov2_with_registers": "DINOv2", "dinov3_vit": "DINOv3"},
+    **{"beit": "BEiT", "data2vec-vision": "Data2VecVision", "clip_vision_model": "CLIP"},
+    **{"clip": "CLIP", "siglip_vision_model": "SigLIP", "siglip": "SigLIP"},
+}
+
+
+def test_every_kind_is_called_as_its_paper_does():
+    assert NAMES.keys() == KINDS.keys()
+    for model_type, name in NAMES.items():
+        with pytest.raises(ConfigError, match=rf"^new=1 of a {name} is not known to this package"):
+            options_of({"model_type": model_type, "new": 1}, classifies=False)
+        with pytest.raises(ConfigError, match=rf"^a {name} with pooler_act=3 is not supported"):
+            options_of({"model_type": model_type, "pooler_act": 3}, classifies=False)
+    with pytest.raises(ConfigError, match=r"model_type='bert' is not .* knows vit, deit, vit_mae,"):
+        options_of({"model_type": "bert"}, classifies=False)
+
+
+# Keys of the library's base class and of its classes for images, none of which inference depends on.
+SILENT = (
+    *("_attn_implementation_autoset", "_commit_hash", "_name_or_path", "add_cross_attention"),
+    *("architectures", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "dtype"),
+    *("chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id"),
+    *("diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size"),
+    *("eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "id2label"),
+    *("forced_bos_token_id", "forced_eos_token_id", "initializer_factor", "initializer_range"),
+    *("is_decoder", "is_encoder_decoder", "label2id", "length_penalty", "max_length"),
+    *("min_length", "num_labels", "no_repeat_ngram_size", "num_beam_groups", "num_beams"),
+    *("num_return_sequences", "output_attentions", "output_hidden_states", "output_scores"),
+    *("pad_token_id", "prefix", "problem_type", "remove_invalid_values", "repetition_penalty"),
+    *("return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "temperature"),
+    *("task_specific_params", "tf_legacy_loss", "tie_encoder_decoder", "tie_word_embeddings"),
+    *("tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "typical_p"),
+    *("transformers_version", "use_bfloat16", "projection_dim", "logit_scale_init_value"),
+    *("attention_dropout", "attention_probs_dropout_prob", "dropout", "drop_path_rate"),
+    *("hidden_dropout_prob", "encoder_stride", "pooler_output_size", "layerscale_value"),
+    *("num_register_tokens", "mlp_ratio", "qkv_bias", "use_mask_token", "mask_ratio"),
+    *("norm_pix_loss", "decoder_hidden_size", "decoder_intermediate_size", "apply_layernorm"),
+    *("decoder_num_attention_heads", "decoder_num_hidden_layers", "out_features", "out_indices"),
+    *("stage_names", "reshape_hidden_states", "vision_use_head", "query_bias", "key_bias"),
+    *("value_bias", "proj_bias", "mlp_bias", "pos_embed_jitter", "pos_embed_rescale"),
+    *("pos_embed_shift", "use_gated_mlp"),
+)
+OF_BEIT = (
+    *("layer_scale_init_value", "vocab_size", "add_fpn", "pool_scales", "use_auxiliary_head"),
+    *("auxiliary_loss_weight", "auxiliary_channels", "auxiliary_num_convs"),
+    *("auxiliary_concat_input", "semantic_loss_ignore_index"),
+)
+
+
+def test_keys_that_say_nothing_of_a_model_are_accepted():
+    for key in SILENT:
+        assert options_of({"model_type": "vit", key: "any"}, classifies=False) == VIT, key
+    for key in OF_BEIT:
+        assert options_of({"model_type": "beit", key: "any"}, classifies=True) == BEIT, key
+        with pytest.raises(ConfigError, match=f"{key}='any' of a ViT is not known"):
+            options_of({"model_type": "vit", key: "any"}, classifies=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "gelu"),
+    [
+        ("gelu", "erf"),
+        ("gelu_pytorch_tanh", "tanh"),
+        ("gelu_new", "tanh"),
+        ("gelu_fast", "tanh"),
+        ("quick_gelu", "quick"),
+    ],
+)
+def test_activations(name, gelu):
+    assert options_of({"hidden_act": name}, classifies=False) == {**VIT, "gelu": gelu}
+
+
 def test_what_a_config_says_is_before_the_defaults():
     config = {
         "model_type": "dinov3_vit",
@@ -62,12 +136,14 @@ def test_what_a_config_says_is_before_the_defaults():
         **{"pooling": "token", "positions": "rotary_2d", "rotary_coordinates": "centred"},
         **{"rotary_temperature": 7.0, "mlp": "swiglu"},
     }
-    assert options_of(config, classifies=False) == expected
+    found = options_of(config, classifies=False)
+    assert (found, type(found["rotary_temperature"])) == (expected, float)
     dense = options_of({**config, "use_swiglu_ffn": False}, classifies=False)
     assert dense == {**expected, "mlp": "dense"}
     named_otherwise = {**config, "rope_parameters": {"rope_theta": 9}}  # By later versions.
     found = options_of(named_otherwise, classifies=False)
     assert found == {**expected, "rotary_temperature": 9.0}
+    assert type(found["rotary_temperature"]) is float
 
 
 def test_the_vision_tower_of_a_model_of_images_and_texts_counts():

@@ -1,5 +1,7 @@
 """The tables' grammar, and their transforms against plain definitions."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ from vit_jax.weights.mapping import (
     GROUP_NORM,
     HEADS,
     HEADS_OUT,
+    ONE_LONG,
+    ONE_TOKEN,
     POINTWISE,
     POINTWISE_HEAD,
     VECTOR,
@@ -62,6 +66,29 @@ def test_each_row_reads_what_it_writes(name):
         name = fill_name(row.theirs, {"layer": 11, "stage": 3, "unit": 10})
         first = next(other for other in rows if match_name(other.theirs, name) is not None)
         assert first.ours == row.ours
+
+
+KINDS = {"kernel": "weight", "scale": "weight", "gamma": "weight", "beta": "bias"}
+NUMBER = re.compile(
+    r"(?:norm|conv|fc|gn|dense|linear_|l[ns]_?|gamma_|lambda_|layer_scale)([1-3])\b"
+)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_both_names_of_a_row_say_the_same(name):
+    """A weight or a bias, and the first or the second of several, where both say it."""
+    for row in TABLES[name]:
+        number = NUMBER.search(row.theirs)
+        for ours in row.ours:
+            kinds = [re.split(r"[._/]", each)[-1] for each in (row.theirs, ours)]
+            theirs, kind = (KINDS.get(each, each) for each in kinds)
+            if kind in ("weight", "bias") and theirs in ("weight", "bias"):
+                assert theirs == kind, row
+            if number and (found := NUMBER.search(ours)):
+                assert number[1] == found[1], row
+            assert ("downsample" in row.theirs) <= ("projection" in ours), row
+        parts = [ours.split("/")[-2] for ours in row.ours if len(row.ours) > 1]
+        assert parts in ([], ["query", "key", "value"], ["key", "value"], ["gate", "dense1"]), row
 
 
 def test_heads_are_split_as_pytorch_splits_them():
@@ -139,6 +166,10 @@ def test_layouts_of_convolutions_and_vectors():
     np.testing.assert_array_equal(head, weight[:, :, 0, 0].T)
     np.testing.assert_array_equal(POINTWISE_HEAD.write(head), weight[:, :, :1, :1])
     row = np.arange(3.0).reshape(1, 1, 1, 3)
+    for transform, shape in ((ONE_LONG, (1, 2, 3)), (ONE_TOKEN, (1, 1, 3))):
+        flat = weight[0, :2, 0, :3] if transform is ONE_LONG else weight[0, 0, 0, :3]
+        assert transform.read(flat, 0)[0].shape == shape
+        np.testing.assert_array_equal(transform.write(*transform.read(flat, 0)), flat)
     for transform in (VECTOR, GROUP_NORM):
         np.testing.assert_array_equal(transform.read(row, 0)[0], row[0, 0, 0])
     assert VECTOR.write(np.ones(3)).shape == (3,)
@@ -183,6 +214,11 @@ def test_shapes_that_cannot_be():
         read_table(plain, {"w": np.ones((0, 2), np.float32)})
     with pytest.raises(WeightsError, match="w holds int64 values"):
         read_table(rows, {"w": np.ones((6, 2), np.int64)}, num_heads=3)
+    layers = table(Row("layer.{layer}.w", "blocks/w", ONE_LONG))
+    with pytest.raises(WeightsError, match=r"^layer\.7\.w holds bool values, not floating-point"):
+        read_table(layers, {"layer.7.w": np.ones(2, bool)})
+    with pytest.raises(WeightsError, match=r"^layer\.7\.w has the impossible shape \(\)\.$"):
+        read_table(layers, {"layer.7.w": np.float32(1)[()].reshape(())})
 
 
 def test_of_tables_that_know_equally_much_the_first_is_taken():

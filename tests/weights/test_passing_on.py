@@ -46,6 +46,9 @@ def test_a_start_is_read_with_what_the_config_knows(monkeypatch, tmp_path):
     loading.read_initial_weights(tmp_path, options, **where, source_grid=(2, 3))
     hints = Hints({"num_heads": 2, "image_size": (8, 12)}, (2, 3))
     assert read == [((tmp_path, hints), where)]
+    absent = f"{tmp_path}/none does not exist: name the weights with --config.init=PATH"
+    with pytest.raises(WeightsError, match=f"^{absent}"):
+        loading.read_initial_weights(f"{tmp_path}/none", options)
     known = {"num_heads": 4}
     found = loading.read_description(tmp_path, known, (5, 6), cached_only=True)
     assert found == "FILE"
@@ -67,6 +70,13 @@ def test_runs_and_names_are_read_as_asked(monkeypatch, tmp_path):
     assert formats.read_weights("x", Hints()).path == "cache/x"
     with pytest.raises(WeightsError, match=r"no run's workdir"):
         formats.read_weights("x", Hints(), average=2)
+
+    def refuse(file):
+        raise OSError("a broken disk")
+
+    monkeypatch.setattr(formats, "find_reader", refuse)
+    with pytest.raises(WeightsError, match=r"^hf:a/b: it cannot be read: a broken disk\.$"):
+        formats.read_weights("hf:a/b", Hints())
 
 
 def test_an_export_is_of_what_the_flags_say(monkeypatch, tmp_path):

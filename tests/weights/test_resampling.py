@@ -104,6 +104,8 @@ def test_a_gray_picture_gives_the_tokens_of_its_rgb_copy():
 
 def test_more_channels_repeat_the_old_ones():
     kernel = random(4, 4, 3, 5)
+    two = kernel[:, :, :2]
+    np.testing.assert_array_equal(resize_channels(two, 1)[:, :, 0], two.sum(axis=2))
     resized = resize_channels(kernel, 5)
     assert resized.shape == (4, 4, 5, 5)
     np.testing.assert_allclose(resized[:, :, 3], kernel[:, :, 0] * 3 / 5, rtol=1e-6)

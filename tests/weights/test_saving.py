@@ -68,6 +68,15 @@ def test_names_that_a_format_does_not_have(path, given, message):
         format_of(path, given)
 
 
+def test_a_runs_workdir_is_not_written_into(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(
+        WeightsError, match=f"^{tmp_path}/run is a run's workdir, which an export wo"
+    ):
+        format_of(f"{tmp_path}/run", "vit_jax")
+    assert format_of(f"{tmp_path}/run/export", "vit_jax") == "vit_jax"
+
+
 def test_a_trunk_has_nothing_of_a_head():
     names = ("head/kernel", "head/bias", "distillation_head/kernel", "head_norm/mean")
     names += ("pre_logits/kernel", "norm/scale", "heads/x")
@@ -165,6 +174,7 @@ def test_what_a_format_cannot_hold(format, changes, message):
             "timm clip vit_jax stablehlo",
         ),
         ({"representation_size": 9}, "npz vit_jax stablehlo"),
+        ({"pooling": "average", "class_token": False}, "npz timm huggingface vit_jax stablehlo"),
     ],
 )
 def test_the_formats_that_hold_a_model(changes, formats):

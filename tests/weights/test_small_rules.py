@@ -11,11 +11,23 @@ from vit_jax.class_mapping import ABSENT
 from vit_jax.errors import WeightsError
 from vit_jax.model_file import ModelFile, Preprocessing
 from vit_jax.models import model_options
-from vit_jax.weights import equivalence, huggingface, huggingface_classes, native, npz, timm
+from vit_jax.weights import (
+    equivalence,
+    huggingface,
+    huggingface_classes,
+    huggingface_config,
+    layouts,
+    native,
+    npz,
+    state_dict,
+    timm,
+)
 from vit_jax.weights.content import Hints, Stated, Weights
 from vit_jax.weights.equivalence import Form
-from vit_jax.weights.mapping import Reading
+from vit_jax.weights.layouts import Layout
+from vit_jax.weights.mapping import Reading, write_table
 from vit_jax.weights.timm_arguments import exact_ratio
+from vit_jax.weights.translation import article
 
 TINY = {
     **{"width": 16, "depth": 1, "mlp_width": 24, "num_heads": 2, "num_classes": 2},
@@ -69,6 +81,10 @@ def test_a_mapping_names_the_first_class_that_is_not_there():
     assert kept.changes["head/bias"] == "2 of 3 classes kept, the others fresh: 'new', ..."
     assert kept.parameters["head/bias"].tolist() == [1, 0, None]
     assert kept.options.num_classes == 3
+    mapping.find = lambda names, there, count: np.full(7, ABSENT)
+    form = form._replace(class_names=(*"abcdefg",))
+    with pytest.raises(WeightsError, match="which are z, y, x, w, v; it has a, b, c, d, e: give"):
+        equivalence.keep_rows(form, (*"zyxwvut",), mapping)
 
 
 def test_a_ratio_gives_back_the_width_that_it_is_of():
@@ -105,6 +121,33 @@ def test_big_visions_files_show_themselves():
     assert npz.is_big_visions({stem: 0})
     assert not npz.is_big_visions({norm: 0, npz.POSITIONS: 0})
     assert not npz.is_big_visions({"embedding/kernel": 0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, npz.POSITIONS),
+        ({"prefix_positions": False}, "pos_embedding"),
+        ({"pooling": "average"}, npz.POSITIONS),
+        ({"pooling": "average", "prefix_positions": False}, npz.POSITIONS),
+    ],
+)
+def test_a_table_is_called_by_whether_the_class_token_has_a_row(changes, name):
+    options = dataclasses.replace(OPTIONS, **changes)
+    table = {"position_embedding": np.ones((1, 2, 3))}
+    assert [*write_table(npz.VIT_TABLE, table, options)] == [name]
+
+
+def test_as_many_layers_as_a_name_has_digits_for(monkeypatch):
+    name, array = "Transformer/encoderblock/x/y", np.arange(6.0).reshape(3, 2)
+    monkeypatch.setattr(npz, "MOST_LAYERS", 3)
+    found = dict(npz.unstacked(name, array))
+    assert {key: part.tolist() for key, part in found.items()} == {
+        f"Transformer/encoderblock_{n}/x/y": [2 * n, 2 * n + 1] for n in range(3)
+    }
+    monkeypatch.setattr(npz, "MOST_LAYERS", 2)
+    with pytest.raises(WeightsError, match=rf"^{name} has 3 layers; 2 is the most"):
+        list(npz.unstacked(name, array))
 
 
 def test_an_archive_may_unpack_to_the_larger_of_both_limits(monkeypatch, tmp_path):
@@ -229,6 +272,13 @@ def test_a_folder_with_a_classifier(monkeypatch):
     assert set(found) == {"layernorm.weight", "classifier.weight"}
 
 
+def test_a_classifier_beside_its_teachers_is_one(monkeypatch):
+    tensors = {name: np.ones((4, 4), "f4") for name in ("cls_classifier.weight", "pooler.dense.a")}
+    found, _, given = read(monkeypatch, tensors, STATED)
+    assert set(found) == {"cls_classifier.weight"}
+    assert given["stated"].class_names == ("a", "b")
+
+
 def test_a_folder_without_one_has_no_names_of_classes(monkeypatch):
     tensors = {"pooler.layernorm.weight": np.ones(4, np.float32)}
     found, _, given = read(monkeypatch, tensors, STATED)
@@ -298,6 +348,9 @@ def test_remarks_of_both_files_are_kept(monkeypatch, tmp_path):
     assert both.remarks == ("of config.json", "of the other")
     assert both.preprocessing == "PREPROCESSING"
     assert given == [({"a": 1}, (8, 12))]
+    monkeypatch.setattr(huggingface, "stated_by_config", lambda config, classifies: Stated())
+    huggingface.read_stated(tmp_path, True)
+    assert given[1:] == [({"a": 1}, (224, 224))], "the library's default"
 
 
 @pytest.mark.parametrize("kind", huggingface.CLASSES, ids=lambda kind: kind.name)
@@ -335,3 +388,251 @@ def test_tables_are_resized_geometrically_where_no_library_is_said():
     weights = Weights("x", {}, ModelFile("ViT-B/16", TINY))
     for found in (stated, weights):
         assert (found.position_resize, found.bias_resize) == ("bilinear_corner", "geometric")
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        *(("AIMv2", "an AIMv2"), ("EVA", "an EVA"), ("I-JEPA", "an I-JEPA"), ("XCiT", "an XCiT")),
+        *(("ViT", "a ViT"), ("UNet", "a UNet"), ("hybrid", "a hybrid"), ("Octave", "an Octave")),
+    ],
+)
+def test_the_article_of_a_family(family, words):
+    assert article(family) == words
+
+
+@pytest.mark.parametrize("library", ["timm", "huggingface"])
+def test_who_sees_other_pictures_is_told_where_pictures_are_described(library, caplog, monkeypatch):
+    pixels = Preprocessing(antialias=False)
+    model_file = ModelFile("ViT-B/16", TINY, pixels)
+    module = {"timm": timm, "huggingface": huggingface}[library]
+    monkeypatch.setattr(module, "write_table", lambda *given: {})
+    words = {"timm": "timm's transforms", "huggingface": "Hugging Face's image processors"}[library]
+    kind = module.CLASSES[-3 if library == "timm" else 0]
+    module.files("FOLDER", {}, OPTIONS, model_file, kind=kind)
+    assert f"which {words} cannot do" in caplog.text
+    caplog.clear()
+    for rounding, told in (("torchvision", library != "timm"), ("huggingface", library == "timm")):
+        centre = ModelFile("ViT-B/16", TINY, Preprocessing(crop="center", rounding=rounding))
+        module.files("FOLDER", {}, OPTIONS, centre, kind=kind)
+        assert (f"{words} round the sides" in caplog.text) == told
+        caplog.clear()
+    if library == "timm":  # A file alone describes none.
+        module.files("a.safetensors", {}, OPTIONS, model_file, kind=kind)
+    module.files("FOLDER", {}, OPTIONS, ModelFile("ViT-B/16", TINY), kind=kind)
+    assert not caplog.text
+
+
+def test_layer_scale_is_folded_into_both_layers_that_it_scales():
+    options = dataclasses.replace(OPTIONS, layer_scale=0.1, depth=2)
+    rng = np.random.default_rng(0)
+    shapes = {
+        **{"blocks/attention/out/kernel": (2, 2, 8, 16), "blocks/attention/out/bias": (2, 16)},
+        **{"blocks/mlp/dense2/kernel": (2, 24, 16), "blocks/layer_scale1": (2, 16)},
+        **{"blocks/layer_scale2": (2, 16), "norm/scale": (16,)},
+    }
+    given = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    form = equivalence.fold_layer_scale(Form(given, options), dataclasses.replace(OPTIONS, depth=2))
+    first, second = given["blocks/layer_scale1"], given["blocks/layer_scale2"]
+    expected = {
+        "blocks/attention/out/kernel": given["blocks/attention/out/kernel"] * first[:, None, None],
+        "blocks/attention/out/bias": given["blocks/attention/out/bias"] * first,
+        "blocks/mlp/dense2/kernel": given["blocks/mlp/dense2/kernel"] * second[:, None],
+        "norm/scale": given["norm/scale"],
+    }
+    assert form.parameters.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(form.parameters[name], array)
+    assert form.changes == {
+        "blocks/attention/out/kernel": "times blocks/layer_scale1",
+        "blocks/attention/out/bias": "times blocks/layer_scale1",
+        "blocks/mlp/dense2/kernel": "times blocks/layer_scale2",
+    }
+    assert form.options.layer_scale == 0
+
+
+def test_our_own_metadata_is_before_the_callers_number_of_heads(monkeypatch):
+    width, heads = 24, []
+    monkeypatch.setattr(
+        state_dict.tensor_file,
+        "read_tensors",
+        lambda path, prefix: ({"conv1.weight": np.zeros((width, 3, 4, 4))}, {"own": ""}),
+    )
+    own = ModelFile("ViT-B/16", {**TINY, "num_heads": 6})
+    monkeypatch.setattr(state_dict.metadata, "read_entries", lambda entries: own)
+    reading = Reading({}, {}, ())
+    monkeypatch.setattr(
+        state_dict, "read_table", lambda rows, tensors, count: heads.append(count) or reading
+    )
+    monkeypatch.setattr(state_dict, "make_weights", lambda path, reading, **given: given)
+    given = state_dict.read("x", Hints({"num_heads": 4}), library=state_dict.CLIP)
+    assert heads == [6]
+    assert given["stated"].assumed == ()
+    assert given["stated"].options["num_heads"] == 6
+    assert reading.parameters == {}, "without a head there is no bias of one"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "unused", "used"),
+    [
+        (
+            timm.UNUSED,
+            [
+                *("mask_token", "mask_embed", "decoder.0.weight", "decoder_pos_embed"),
+                *("norm_pix_loss", "rope.periods", "blocks.3.attn.rel_pos_index", "rel_pos_index"),
+                *("blocks.3.attn.relative_position_index", "norm.num_batches_tracked"),
+                *("lm_head.weight", "cls_pt_layers.0.bias"),
+            ],
+            ["norm.weight", "blocks.0.mask_token", "lm_heads", "rope.freqs", "decoders.0"],
+        ),
+        (
+            huggingface.UNUSED,
+            [
+                *("embeddings.mask_token", "decoder.mask_token", "text_model.x.weight"),
+                *("text_projection.weight", "logit_scale", "logit_bias", "lm_head.bias"),
+                *("embeddings.position_ids", "encoder.layer.3.x.relative_position_index"),
+            ],
+            ["mask_token", "logit_scales", "embeddings.cls_token", "visual_projection.weight"],
+        ),
+    ],
+    ids=["timm", "huggingface"],
+)
+def test_tensors_that_inference_has_no_use_for(pattern, unused, used):
+    assert [name for name in (*unused, *used) if pattern.fullmatch(name)] == unused
+
+
+@pytest.mark.parametrize(
+    "name", ["gamma_1", "attn.q_bias", "attn.q_proj.weight", "attn.q_proj.bias", "mlp.fc1_g.weight"]
+)
+def test_tensors_of_eva_do_not_show_its_positions(name):
+    first = f"blocks.0.{name}"
+    with pytest.raises(WeightsError, match=rf"^{first} is a tensor of timm's EVA, .* beside the f"):
+        timm.check_is_stated({"x": 0, first: 0}, {})
+    timm.check_is_stated({first: 0}, {"num_heads": 2})
+    timm.check_is_stated({f"blocks.1.{name}": 0, "blocks.0.attn.qkv.weight": 0}, {})
+
+
+def test_a_patch_embedding_without_blocks_of_ours():
+    tensors = {"patch_embed.proj.weight": 0, "stages.x": 0, "stages.y": 0}
+    with pytest.raises(WeightsError, match=r"does not know: \['stages\.x'\]\.$"):
+        timm.check_names(tensors)
+    timm.check_names({**tensors, "blocks.0.norm1.weight": 0})
+
+
+KERNEL, NORM = "patch_embed.proj.weight", "blocks.0.norm1.weight"
+TABLE = "blocks.0.attn.relative_position_bias_table"
+
+
+@pytest.mark.parametrize(
+    ("more", "stated", "hints", "heads"),
+    [
+        ({}, {}, {}, (3, ("num_heads=3",))),  # Of the registered model of that width.
+        ({}, {}, {"num_heads": 6}, (6, ())),
+        ({}, {"num_heads": 4}, {"num_heads": 6}, (4, ())),
+        ({TABLE: (9, 12)}, {}, {"num_heads": 6}, (12, ())),
+        ({TABLE: (9, 12)}, {"num_heads": 4}, {}, (4, ())),  # Which is told to contradict it.
+        ({"fc_norm.weight": (192,)}, {"width": 192}, {}, (3, ("num_heads=3",))),
+        ({}, {}, {"num_heads": 0}, "width 192 is no multiple of num_heads=0"),
+        ({}, {"width": 384}, {"num_heads": 6}, "says width=384, but its tensors have 192"),
+    ],
+)
+def test_the_number_of_heads_of_a_timm_file(more, stated, hints, heads, monkeypatch):
+    shapes = {KERNEL: (192, 3, 4, 2), NORM: (192,), **more}
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    monkeypatch.setattr(timm.tensor_file, "read_tensors", lambda path, prefix: (tensors, {}))
+    monkeypatch.setattr(timm, "read_stated", lambda *given: Stated(stated))
+    read = []
+    monkeypatch.setattr(timm, "read_table", lambda rows, tensors, heads: read.append(heads))
+    monkeypatch.setattr(timm, "make_weights", lambda path, reading, **given: given)
+    if isinstance(heads, str):
+        with pytest.raises(WeightsError, match=heads):
+            timm.read("x", Hints(hints))
+        return
+    given = timm.read("x", Hints(hints))
+    assert (read, given["stated"].assumed) == ([heads[0]], heads[1])
+    after = "fc_norm.weight" in more
+    expected = {**stated, "num_heads": heads[0], "norm_after_pooling": after}
+    assert given["stated"].options == expected
+    assert given["hints"] == Hints(hints)
+    assert given["defaults"]["pooling"] == ("average" if after else "token")
+
+
+def test_biases_of_keys_that_hugging_faces_files_do_not_have():
+    names = ("encoder.layer.3.attention.attention.query.bias", "layer.12.attention.q_proj.bias")
+    others = ("encoder.layers.3.self_attn.q_proj.bias", "layer.12.attention.q_proj.weight")
+    tensors = {name: np.full(4, 2.0) for name in (*names, *others)}
+    found = huggingface.with_key_biases(tensors)
+    added = ("encoder.layer.3.attention.attention.key.bias", "layer.12.attention.k_proj.bias")
+    assert set(found) - set(tensors) == {*added}
+    assert not any(found[name].any() for name in added)
+    own = {**tensors, added[0]: np.ones(4)}
+    assert huggingface.with_key_biases(own)[added[0]].all()
+
+
+@pytest.mark.parametrize(("model_type", "has"), [("vit", False), ("beit", True), ("clip", False)])
+def test_only_some_kinds_have_keys_without_a_bias(model_type, has, monkeypatch):
+    query = "encoder.layer.0.attention.attention.query.bias"
+    monkeypatch.setattr(huggingface, "kind_of", lambda config: huggingface_config.KINDS[model_type])
+    found, *_ = read(monkeypatch, {query: np.ones(4, np.float32)}, STATED)
+    assert (query.replace("query", "key") in found) == has
+
+
+# By transformers: the name of the trunk in each class (its `base_model_prefix`, "" for the trunk alone).
+CLASSES = {
+    "ViTForImageClassification": ("vit.", "num_classes"),
+    "ViTModel": ("", ""),
+    "IJepaForImageClassification": ("ijepa.", "num_classes"),
+    "IJepaModel": ("", ""),
+    "DeiTForImageClassification": ("deit.", "num_classes"),
+    "DeiTForImageClassificationWithTeacher": ("deit.", "num_classes"),
+    "DeiTModel": ("", ""),
+    "Dinov2ForImageClassification": ("dinov2.", "num_classes layer_scale"),
+    "Dinov2Model": ("", "layer_scale"),
+    "Dinov2WithRegistersForImageClassification": (
+        *("dinov2_with_registers.", "num_classes layer_scale num_registers"),
+    ),
+    "Dinov2WithRegistersModel": ("", "layer_scale num_registers"),
+    "DINOv3ViTModel": ("", "layer_scale"),
+    "CLIPVisionModelWithProjection": ("vision_model.", "num_classes"),
+    "CLIPVisionModel": ("vision_model.", ""),
+    "SiglipVisionModel": ("vision_model.", ""),
+    "BeitForImageClassification": ("beit.", "num_classes"),
+    "BeitModel": ("", ""),
+}
+
+
+def test_what_each_class_of_hugging_face_calls_its_trunk_and_needs():
+    found = {kind.name: (kind.prefix, " ".join(kind.needs)) for kind in huggingface.CLASSES}
+    assert found == CLASSES
+    for kind in huggingface.CLASSES:  # All others are trunks alone.
+        heads = kind.values.get("num_classes")
+        assert heads == (None if "num_classes" in kind.needs else (0,)), kind.name
+
+
+def test_what_a_layout_cannot_express_in_words():
+    layout = Layout(files=None, values={"a": (1, "x"), "c": (2,), "d": (5,)}, needs=("b", "e"))
+    options = types.SimpleNamespace(
+        a=3, b=0, c=2, e=1
+    )  # One that it does not have is as it may be.
+    assert layout.misfits(options) == {"a": "only 1, 'x'", "b": "it has one"}
+
+
+def test_an_export_beside_a_published_file_without_a_description(tmp_path):
+    (tmp_path / "model.npz").touch()
+    files = native.files(str(tmp_path), {}, OPTIONS, ModelFile("ViT-B/16", TINY))
+    assert {path.name for path in files} == {"params.safetensors", "model.json"}
+    (tmp_path / "model.json").touch()
+    with pytest.raises(WeightsError, match=r"model\.json describes model\.npz there: name another"):
+        native.files(str(tmp_path), {}, OPTIONS, ModelFile("ViT-B/16", TINY))
+
+
+def test_biases_that_a_library_has_not():
+    others = {"blocks/attention/key/bias": np.ones(2), "head/kernel": np.ones(2)}
+    zero, one = np.zeros(2), np.array([0, 0.1])
+    assert layouts.without_head_bias({**others, "head/bias": zero}).keys() == others.keys()
+    assert layouts.without_head_bias(others) == others
+    with pytest.raises(WeightsError, match=r"head/bias is not 0, and CLIP's projection has none"):
+        layouts.without_head_bias({**others, "head/bias": one})
+    assert layouts.without_key_bias({**others, "head/bias": one}).keys() == {
+        *("head/kernel", "head/bias")
+    }

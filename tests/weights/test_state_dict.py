@@ -163,6 +163,32 @@ def test_a_file_in_parts(tmp_path):
             tensor_file.read_names(index)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ("{}", "KeyError\\('weight_map'\\)"),
+        ('{"weight_map": []}', "AttributeError"),
+    ],
+)
+def test_what_is_no_index(text, reason, tmp_path):
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(text)
+    with pytest.raises(WeightsError, match=rf"^{path} is no index of .safetensors files: {reason}"):
+        tensor_file.parts_of(path)
+    assert tensor_file.parts_of("x.safetensors") == ["x.safetensors"]
+
+
+def test_what_the_library_cannot_write_is_an_error_of_the_file(monkeypatch):
+    def refuse(*given):
+        raise safetensors.SafetensorError("disk full")
+
+    monkeypatch.setattr(tensor_file.safetensors.numpy, "save_file", refuse)
+    with pytest.raises(OSError, match=r"^disk full$"):
+        tensor_file.writer({}, {})("x")
+
+
 def test_what_is_written_is_contiguous(tmp_path):
     turned = np.arange(6, dtype=np.float32).reshape(2, 3).T
     tensor_file.writer({"a": turned}, {"key": "value"})(tmp_path / "a.safetensors")

@@ -284,6 +284,23 @@ def test_what_no_model_of_timm_is_like_at_once(changes, message):
         kind.config({}, options)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("R26+ViT-S/32", {"depth": 5}, "no hybrid like this one"),
+        ("R26+ViT-S/32", {"distillation_token": True}, "no hybrid with a distillation token"),
+        ("BiT-R50x1", {"stage_depths": (1, 2)}, "no BiT ResNet of these sizes"),
+        ("Mixer-B/16", {"gelu": "erf", "depth": 5}, "no MLP-Mixer of these sizes"),
+    ],
+)
+def test_sizes_that_no_model_of_timm_has(name, changes, message):
+    options = model_options(name, **changes)
+    kind = find_layout("timm", options).files.keywords["kind"]
+    advice = r": its tensors alone can be written, to a name that ends in \.safetensors\.$"
+    with pytest.raises(WeightsError, match=f"^timm has {message}.*{advice}"):
+        kind.config({}, options)
+
+
 BIAS = {"relative_position_bias": "every_layer"}
 
 

@@ -1,5 +1,8 @@
 """timm's `config.json` in our options: its classes' own values, and what a config says instead."""
 
+import contextlib
+from collections import Counter
+
 import pytest
 
 from vit_jax.errors import WeightsError
@@ -39,7 +42,12 @@ def test_resnets_are_bits_alone():
     bit = {"class": "ResNetV2", "stem_type": "fixed", "conv_layer": {"": "StdConv2d", "eps": 1e-8}}
     expected = {"width_factor": 1, "group_norm_epsilon": 1e-5, "kernel_epsilon": 1e-8}
     assert translate("x", bit) == expected
-    for key, value in (("stem_type", ""), ("conv_layer", "StdConv2d"), ("preact", False)):
+    others = {"stem_type": "", "conv_layer": "StdConv2d", "preact": False, "global_pool": "map"}
+    others["norm_layer"] = "BatchNorm2d"
+    assert (
+        translate("x", {**bit, "preact": True, "global_pool": "avg", "layers": "any"}) == expected
+    )
+    for key, value in others.items():
         with pytest.raises(WeightsError, match=f"with {key}="):
             translate("resnetv2", {**bit, key: value})
     for key in ("stem_type", "conv_layer"):  # Their own values are others.
@@ -123,6 +131,9 @@ def test_what_is_said(name, arguments, options):
         ("Eva", "rope_type", "mixed"),
         ("Eva", "ref_feat_shape", [16, 14]),
         ("Eva", "global_pool", "map"),
+        ("Beit", "global_pool", "map"),
+        ("Beit", "use_post_norm", False),
+        ("MlpMixer", "act_layer", "relu"),
         ("MlpMixer", "global_pool", "token"),
         ("MlpMixer", "block_layer", "ResBlock"),
         ("MlpMixer", "mlp_layer", "GatedMlp"),
@@ -131,6 +142,96 @@ def test_what_is_said(name, arguments, options):
 def test_what_is_not_computed_here_is_refused(name, key, value):
     with pytest.raises(WeightsError, match=f"with {key}="):
         translate("x", {"class": name, key: value})
+
+
+TRAINING = (
+    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate"),
+    *("drop_path_rate", "weight_init", "fix_init", "head_init_scale", "pretrained_strict"),
+)
+ENCODERS = (
+    *("img_size", "in_chans", "depth", "mlp_ratio", "class_token", "reg_tokens", "init_values"),
+    *("qk_norm", "qkv_bias", "fc_norm", "final_norm", "pre_norm", "pos_embed", "patch_size"),
+    "dynamic_img_size",
+)
+# Arguments that tensors show, or that inference does not depend on.
+SILENT = {
+    "VisionTransformer": (*ENCODERS, "scale_attn_norm", "scale_mlp_norm"),
+    "Eva": (
+        *(*ENCODERS, "num_reg_tokens", "use_fc_norm", "use_pre_transformer_norm", "qkv_fused"),
+        *("use_post_transformer_norm", "use_abs_pos_emb", "scale_mlp", "scale_attn_inner"),
+        *("swiglu_mlp", "swiglu_align_to", "use_rot_pos_emb", "rope_rescale_coords"),
+        *("rope_shift_coords", "rope_jitter_coords"),
+    ),
+    "Beit": (
+        *(*ENCODERS, "swiglu_mlp", "scale_mlp", "use_fc_norm", "use_rel_pos_bias"),
+        "use_shared_rel_pos_bias",
+    ),
+    "MlpMixer": ("img_size", "in_chans", "num_blocks", "mlp_ratio", "patch_size"),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_says_nothing_is_accepted_whatever_it_is(name):
+    for key in (*TRAINING, *SILENT[name]):
+        assert translate("x", {"class": name, key: "any"}) == DEFAULTS[name], key
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "values"),
+    [
+        ("VisionTransformer", "proj_bias", [True]),
+        ("VisionTransformer", "dynamic_img_pad", [False]),
+        ("VisionTransformer", "embed_norm_layer", [None]),
+        ("Eva", "attn_type", ["eva", "rope"]),
+        ("Eva", "rope_rotate_half", [False, True]),
+        ("Eva", "rope_grid_indexing", ["ij", "xy"]),
+        ("Eva", "rope_grid_offset", [0, 0.0]),
+        ("Eva", "num_kv_heads", [None]),
+        ("MlpMixer", "global_pool", ["avg"]),
+        ("MlpMixer", "block_layer", [None]),
+    ],
+)
+def test_what_is_computed_here_is_accepted(name, key, values):
+    for value in values:
+        assert translate("x", {"class": name, key: value}) == DEFAULTS[name]
+
+
+def test_how_many_of_timms_architectures_are_computed_here():
+    """The others are refused, with a reason: what timm's classes are asked for is in their table."""
+    known, found = known_architectures()["architectures"], Counter()
+    for name, arguments in known.items():
+        with contextlib.suppress(WeightsError):
+            translate(name, arguments)
+            found[arguments["class"]] += 1
+    assert len(known) == 300
+    assert found == {
+        **{"VisionTransformer": 160, "VisionTransformerDistilled": 4, "Eva": 43, "Beit": 7},
+        **{"MlpMixer": 6, "ResNetV2": 6},
+    }
+
+
+def test_a_config_changes_nothing_of_what_is_known_of_its_architecture():
+    name = "vit_tiny_patch16_224"
+    before = dict(architecture_arguments(name))
+    stated_by_config({"architecture": name, "num_classes": 7, "model_args": {"img_size": 48}})
+    assert architecture_arguments(name) == before
+
+
+@pytest.mark.parametrize("place", ["config", "pretrained_cfg"])
+def test_keys_that_only_describe(place):
+    """Of both places: where weights come from, how they are called, how pixels are measured."""
+    keys = (
+        *("num_features", "label_descriptions", "labels", "tag", "url", "file", "hf_hub_id"),
+        *("hf_hub_filename", "source", "state_dict", "custom_load", "license", "description"),
+        *("origin_url", "paper_name", "paper_ids", "notes", "test_input_size", "min_input_size"),
+        *("fixed_input_size", "test_crop_pct", "pool_size", "test_pool_size", "first_conv"),
+        "classifier",
+    )
+    config = {"architecture": "vit_tiny_patch16_224"}
+    plain, some = stated_by_config(config), dict.fromkeys(keys, "any")
+    assert stated_by_config(config | (some if place == "config" else {place: some})) == plain
+    zero = {"label_offset": 0}
+    assert stated_by_config(config | (zero if place == "config" else {place: zero})) == plain
 
 
 def test_rotary_positions_and_their_order():
@@ -245,6 +346,31 @@ def test_preprocessing(given, side, changes):
         ("vit_medium_patch16_rpn_224", "ViT with norms after its branches"),
         ("coat_tiny", "coat"),
         ("efficientnet.b0_x", "efficientnet"),
+        ("aimv2_1b_patch14_224", "AIMv2"),
+        ("vit_small_patch16_dinov3", "DINOv3"),
+        ("sapiens2_1b", "Sapiens2"),
+        ("vit_base_lingbot_vision", "LingBot-Vision"),
+        ("vit_base_patch16_rope_mixed_224", "ViT with learned rotary positions"),
+        ("vit_base_patch16_rope_224", "ViT with rotary positions"),
+        ("vit_base_patch16_radio_v3", "RADIO"),
+        ("vit_base_patch16_xp_224", "ViT with parallel attention and MLP"),
+        ("vit_dpwee_patch16_reg1_gap_256", "Differential Transformer"),
+        ("vit_pwee_patch16_reg1_gap_256", "ViT with parallel attention and MLP"),
+        ("vit_dwee_patch16_reg1_gap_256", "Differential Transformer"),
+        ("vit_dlittle_patch16_reg1_gap_256", "Differential Transformer"),
+        ("vit_small_patch16_18x2_224", "ViT with parallel branches"),
+        ("vit_small_resnet26d_224", "hybrid on a ResNet with batch norm"),
+        ("vit_base_resnet50d_224", "hybrid on a ResNet with batch norm"),
+        ("gmlp_s16_224", "gMLP"),
+        ("gmixer_24_224", "gMixer"),
+        ("resmlp_12_224", "ResMLP"),
+        ("mixer_b16_224", "MLP-Mixer"),
+        ("resnetv2_50", "pre-activation ResNet without standardised convolutions"),
+        ("swin_tiny_patch4_window7_224", "Swin Transformer"),
+        ("hiera_base_224", "Hiera"),
+        ("naflexvit_base_patch16_gap", "NaFlexViT"),
+        ("vit_base_patch16_224", "ViT"),
+        ("eva_giant_patch14_224", "EVA"),
     ],
 )
 def test_the_family_in_a_name(architecture, family):
@@ -260,3 +386,24 @@ def test_what_a_config_states_beside_options():
         assert "rectangle" in remark
         squashed = {**given, "pretrained_cfg": {"crop_mode": "squash"}}
         assert stated_by_config(squashed).remarks == ()
+
+
+def test_what_is_refused_is_named_with_what_is_known():
+    known = known_architectures()
+    with pytest.raises(
+        WeightsError,
+        match=rf"architecture='swin_x', a Swin Transformer: .* 300 .* timm {known['timm']} that",
+    ):
+        architecture_arguments("swin_x")
+    with pytest.raises(
+        WeightsError, match=r"^its architecture 'swin_x' is a Swin Tr.*: not supported"
+    ):
+        translate("swin_x", {"class": "SwinTransformer"})
+    config = {"architecture": "vit_tiny_patch16_224"}
+    for place in (config | {"new": 3}, config | {"pretrained_cfg": {"new": 3}}):
+        with pytest.raises(
+            WeightsError, match=r"^config\.json has new=3, which it does not know\.$"
+        ):
+            stated_by_config(place)
+    with pytest.raises(WeightsError, match=r"^config\.json has label_offset=2: not supported\.$"):
+        stated_by_config(config | {"label_offset": 2})
