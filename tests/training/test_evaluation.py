@@ -13,6 +13,7 @@ from vit_jax.config import default_config
 from vit_jax.errors import ConfigError, NonFiniteLossError
 from vit_jax.evaluators.base import Results
 from vit_jax.evaluators.classification import Classification
+from vit_jax.records import read_records, write_records
 from vit_jax.training import evaluation as evaluation_module
 from vit_jax.training.evaluation import (
     Evaluation,
@@ -91,6 +92,79 @@ def test_they_see_the_averages_too_and_all_that_the_objective_keeps(monkeypatch)
     assert [known for _, known in seen] == [{"teacher": 3, "frozen": 4}] * 2
 
 
+@pytest.mark.parametrize("process", [0, 1])
+def test_process_0_alone_records_what_was_measured(tmp_path, monkeypatch, process):
+    """And cuts what came after the step that the run goes on after."""
+    path = tmp_path / "results.jsonl"
+    write_records(str(path), [{"step": step} for step in (3, 5, 6)])
+    monkeypatch.setattr(jax, "process_index", lambda: process)
+    ticks = iter([10.0, 12.5])
+    clock = types.SimpleNamespace(monotonic=lambda: next(ticks))
+    monkeypatch.setattr(evaluation_module, "time", clock)
+    config = types.SimpleNamespace(source="digits", eval_split="test")
+    evaluation = dataclasses.replace(
+        evaluation_of(lambda params, known: Results({"x": 0.25}), v2=0, total_steps=7),
+        data=types.SimpleNamespace(config=config),
+    ).recorded_in(tmp_path, 5)
+    evaluation.measure(7, TrainState(7, {}, (), None), {})
+    found = read_records(str(path))
+    assert [record["step"] for record in found] == ([3, 5, 6] if process else [3, 5, 7])
+    if not process:
+        shown = {"name": "v2", "averaged": False, "seconds": 2.5, "numbers": {"x": 0.25}}
+        assert found[-1].items() >= {**shown, "source": "digits", "split": "test"}.items()
+
+
+def test_processes_compare_the_examples_of_every_split(monkeypatch):
+    compared = []
+    monkeypatch.setattr(
+        evaluation_module.distributed, "check_same", lambda *what: compared.append(what)
+    )
+    data = types.SimpleNamespace(
+        opened={("", "val"): range(7), ("folder:v2", ""): range(9)},
+        fitted={("digits", "train"): range(11)},
+    )
+    dataclasses.replace(evaluation_of(None), data=data).check_same()
+    assert compared == [
+        ("evaluation examples of val", 7),
+        ("evaluation examples of folder:v2", 9),
+        ("training examples of digits train", 11),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"stop_after": 3}, r"config\.stop_after=3 counts evaluations .*eval_every_steps"),
+        ({"stop_after": 3, "eval_every_steps": 2, "best_metric": ""}, "stop_after=3 counts"),
+        ({"evaluators": "regression"}, r"\(regression\) needs numbers, and digits has classes"),
+        ({"best_metric": "eval_ema/loss"}, "'eval_ema/loss' is not measured in this run: .*auto"),
+    ],
+)
+def test_evaluations_that_do_not_fit_the_run_are_refused(values, message):
+    experiment = Setup(config_with(**values), mesh_of(1)).experiment
+    with pytest.raises(ConfigError, match=message):
+        open_evaluation(experiment, experiment.config.data)
+
+
+def test_what_a_run_counts_and_measures_by(caplog):
+    values = {
+        "stop_after": 3,
+        "eval_every_steps": 2,
+        "ema_decay": 0.5,
+        "data.eval_split": "test[:9]",
+    }
+    experiment = Setup(config_with(**values), mesh_of(1)).experiment
+    found = open_evaluation(experiment, experiment.config.data)
+    assert (found.best_metric, found.every_steps, found.total_steps) == ("eval_ema/accuracy", 2, 10)
+    assert [len(split) for split in found.data.opened.values()] == [9]
+    assert found.data.config is experiment.config.data
+    config = config_with(evaluators="knn(k=3)", **{"data.train_split": "train[:30]"})
+    with caplog.at_level("INFO", logger="vit_jax"):
+        found = open_evaluation(Setup(config, mesh_of(1)).experiment, config.data)
+    assert found.best_metric == ""
+    assert "No evaluator measures eval/accuracy: no best checkpoint is kept." in caplog.messages
+
+
 @pytest.mark.parametrize(
     ("best_metric", "ema_decay", "expected"),
     [
@@ -130,7 +204,7 @@ def test_only_what_is_measured_can_be_the_best(ema_decay):
 
 
 @pytest.mark.parametrize(("error", "saved"), [(RuntimeError, True), (NonFiniteLossError, False)])
-def test_an_evaluators_error_saves_the_state_after_the_records(error, saved):
+def test_an_evaluators_error_saves_the_state_after_the_records(error, saved, caplog):
     done = []
     log = types.SimpleNamespace(flush=lambda: done.append("flush"))
     checkpoints = types.SimpleNamespace(save=lambda *what: done.append(what))
@@ -143,3 +217,5 @@ def test_an_evaluators_error_saves_the_state_after_the_records(error, saved):
     with pytest.raises(error, match="broken"):
         fail()
     assert done == (["flush", (7, "state", {})] if saved else [])
+    told = ["An evaluator failed: the state after step 7 is saved."]
+    assert caplog.messages == (told if saved else [])

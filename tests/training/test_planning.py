@@ -1,11 +1,15 @@
 """What a plan computes of numbers that a compiler gives."""
 
 import collections
+import contextlib
 import dataclasses
 import types
 
+import jax
+import numpy as np
 import pytest
 
+from tests.states import mesh_of
 from vit_jax.training import planning
 from vit_jax.training.planning import Bound, Memory, Plan, lower_bound, needed_bytes
 
@@ -67,6 +71,42 @@ def test_rates_are_of_the_estimate_or_else_the_bound():
         assert found.run_seconds == 10 * seconds
 
 
+def compiling(error=None):
+    """A step whose program is "compiled", or whose compiler fails."""
+
+    def compile_(compiler_options):
+        if error:
+            raise error
+        return "compiled", compiler_options
+
+    lowered = types.SimpleNamespace(compile=compile_)
+    step = types.SimpleNamespace(lower=lambda *arguments: arguments == (1, 2) and lowered)
+    options = {"compiling": contextlib.nullcontext, "compiler_options": (("xla", True),)}
+    return planning.try_to_compile(step, topology(**options), 1, 2)
+
+
+def test_a_program_that_needs_too_much_memory_is_refused_in_the_compilers_words():
+    assert compiling() == (("compiled", {"xla": True}), "")
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Used 2G of 1G hbm\nand a list")
+    assert compiling(error) == (None, "RESOURCE_EXHAUSTED: Used 2G of 1G hbm")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        compiling(jax.errors.JaxRuntimeError("INTERNAL: it broke"))
+
+
+def test_a_devices_bytes_are_those_of_its_parts():
+    mesh = mesh_of(8, fsdp=4)
+
+    def leaf(shape, dtype, *spec):
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    tree = {"a": leaf((6, 8), np.float32, None, "fsdp"), "b": [leaf((3,), np.int8)]}
+    assert planning.bytes_per_device(tree) == 6 * 2 * 4 + 3
+    assert planning.bytes_per_device(None) == 0
+
+
 def test_units_of_memory():
     sizes = [needed_bytes(f"Used 1.5{unit} of 1G hbm") for unit in "KMGT"]
     assert sizes == [1.5 * 1024**power for power in (1, 2, 3, 4)]
+    assert needed_bytes("HLO temporaries (2.5G)") == 2.5 * 2**30
+    assert needed_bytes("no words for it") == 0
