@@ -1,6 +1,7 @@
 """Which evaluators are due, what they are given, and under which names their results stand."""
 
 import dataclasses
+import functools
 import types
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from tests.stages import Setup, config_with, mesh_of
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import default_config
+from vit_jax.durations import durations
 from vit_jax.errors import ConfigError, NonFiniteLossError
 from vit_jax.evaluators.base import Results
 from vit_jax.evaluators.classification import Classification
@@ -28,6 +30,17 @@ def evaluation_of(measure, *, every_steps=0, total_steps=10, **evaluators):
     """Evaluators by name, with their own `every_steps`."""
     pairs = [(Classification(name=n, every_steps=e), measure) for n, e in evaluators.items()]
     return Evaluation(tuple(pairs), total_steps, every_steps, best_metric="", data=None)
+
+
+@functools.cache
+def made():
+    return Setup(config_with(), mesh_of(1)).experiment
+
+
+def experiment_with(**values):
+    """That of the tiny config, with other evaluations."""
+    config, lengths = config_with(**values), durations(config_with(**values), 1_437)
+    return dataclasses.replace(made(), config=config, durations=lengths)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +65,7 @@ def test_an_evaluator_is_due_as_often_as_it_says_and_at_the_end(every_steps, own
 )
 def test_the_runs_own_frequency_is_given_in_any_unit(values):
     """Half an epoch of the digits' 1,437 is 22 batches of 32."""
-    experiment = Setup(config_with(**values), mesh_of(1)).experiment
+    experiment = experiment_with(**values)
     evaluation = open_evaluation(experiment, experiment.config.data)
     assert (evaluation.every_steps, evaluation.total_steps) == (22, 10)
 
@@ -141,7 +154,7 @@ def test_processes_compare_the_examples_of_every_split(monkeypatch):
     ],
 )
 def test_evaluations_that_do_not_fit_the_run_are_refused(values, message):
-    experiment = Setup(config_with(**values), mesh_of(1)).experiment
+    experiment = experiment_with(**values)
     with pytest.raises(ConfigError, match=message):
         open_evaluation(experiment, experiment.config.data)
 
@@ -153,14 +166,14 @@ def test_what_a_run_counts_and_measures_by(caplog):
         "ema_decay": 0.5,
         "data.eval_split": "test[:9]",
     }
-    experiment = Setup(config_with(**values), mesh_of(1)).experiment
+    experiment = experiment_with(**values)
     found = open_evaluation(experiment, experiment.config.data)
     assert (found.best_metric, found.every_steps, found.total_steps) == ("eval_ema/accuracy", 2, 10)
     assert [len(split) for split in found.data.opened.values()] == [9]
     assert found.data.config is experiment.config.data
-    config = config_with(evaluators="knn(k=3)", **{"data.train_split": "train[:30]"})
+    experiment = experiment_with(evaluators="knn(k=3)", **{"data.train_split": "train[:30]"})
     with caplog.at_level("INFO", logger="vit_jax"):
-        found = open_evaluation(Setup(config, mesh_of(1)).experiment, config.data)
+        found = open_evaluation(experiment, experiment.config.data)
     assert found.best_metric == ""
     assert "No evaluator measures eval/accuracy: no best checkpoint is kept." in caplog.messages
 

@@ -289,11 +289,14 @@ def test_the_end_says_what_the_time_was_spent_on(opened, caplog, monkeypatch):
     ended = []
     monkeypatch.setattr(step_log.clocks, "end_of_run", lambda: ended.append(1))
     log = opened()
+    close = log._writer.close
+    log._writer.close = lambda: (ended.append(2), close())
     with caplog.at_level(logging.INFO, logger="vit_jax"):
         log.close()
+    log.close = lambda: None  # Once is enough.
     assert caplog.messages[-1].startswith("Wall time ")
     assert "start 100.0%" in caplog.messages[-1]
-    assert ended == [1]
+    assert ended == [1, 2]
 
 
 def test_a_record_is_in_the_file_when_it_is_printed(opened, tmp_path):
