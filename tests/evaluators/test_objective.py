@@ -54,7 +54,11 @@ def test_each_batch_has_randomness_of_its_own_and_padding_counts_for_nothing(tmp
     for path in (tmp_path / "val").rglob("*.png"):
         path.write_bytes(b"torn" if path.stem != "0003" else path.read_bytes())
     assert measure(params, {}).numbers["count"] == 1
-    with pytest.raises(ConfigError, match="give a workdir, not weights alone"):
+    for path in (tmp_path / "val").rglob("*.png"):
+        path.write_bytes(b"torn")
+    nothing = measure(params, {}).numbers
+    assert nothing == pytest.approx({"loss": np.nan, "seed": np.nan, "count": 0}, nan_ok=True)
+    with pytest.raises(ConfigError, match=r"'objective' measures .* give a workdir, not weights"):
         evaluator.bind(dataclasses.replace(setting, objective=None))
 
 
