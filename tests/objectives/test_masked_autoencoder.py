@@ -1,6 +1,7 @@
 """MAE against a plain numpy form of its loss; what the encoder sees, and what it costs."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from tests.stages import Setup, mesh_of, without_branches
 from vit_jax import train
 from vit_jax.errors import ConfigError
 from vit_jax.models.positions import sincos_2d
-from vit_jax.objectives import patch_pixels
+from vit_jax.objectives import masked_autoencoder, patch_pixels
 
 
 def make_config(**values):
@@ -222,6 +223,31 @@ def test_each_patch_is_predicted_by_its_pixels_or_mask_and_by_its_position(
     ):
         np.testing.assert_allclose(found[row, masked], every[masked], rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(found[row, kept], seen[row, kept], rtol=1e-3, atol=1e-3)
+
+
+def test_the_decoders_tokens_and_positions_are_those_of_the_patches(monkeypatch):
+    """Of 2 x 3 patches, with nothing but the embedding: one token before them, two are kept."""
+    rng = np.random.default_rng(0)
+    tokens, mask = rng.normal(size=(2, 3, 8)).astype(np.float32), rng.normal(size=8)
+    kept, masked = np.int32([[4, 1], [0, 5]]), np.int32([[0, 5, 2, 3], [3, 1, 4, 2]])
+    own = types.SimpleNamespace(
+        options=types.SimpleNamespace(width=8, grid=(2, 3)),
+        embedding=lambda x: 2 * x,
+        mask=jnp.float32(mask),
+        **dict.fromkeys(("norm", "head"), lambda x: x),
+        blocks=None,
+    )
+    monkeypatch.setattr(
+        masked_autoencoder, "scan_blocks", lambda blocks, x, keys, apply, options: (x, None)
+    )
+    found = masked_autoencoder.Decoder.__call__(own, tokens, kept, masked, lambda x: x)
+    positions = np.asarray(sincos_2d(2, 3, 8))[0]
+    for row in range(2):
+        for number, place in enumerate(kept[row]):
+            expected = 2 * tokens[row, 1 + number] + positions[place]
+            np.testing.assert_allclose(found[row, place], expected, rtol=1e-5)
+        for place in masked[row]:
+            np.testing.assert_allclose(found[row, place], mask + positions[place], rtol=1e-5)
 
 
 def flops_of(mask_ratio):

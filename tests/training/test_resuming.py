@@ -221,9 +221,17 @@ def test_what_the_command_line_sets_wins(resume, caplog):
     assert "total" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "key", [key for key in flatten(default_config()) if key.startswith(OF_THIS_START)]
-)
+MACHINE = ["note", "log_every_steps", "watchdog_minutes", "profile.start_step"]
+MACHINE += ["profile.num_steps", "data.allow_changes", "data.index_dir", "data.num_threads"]
+MACHINE += ["data.num_workers", "data.cache_gib"]
+
+
+def test_which_keys_are_of_the_machine_and_the_screen():
+    found = [key for key in flatten(default_config()) if key.startswith(OF_THIS_START)]
+    assert sorted(found) == sorted(MACHINE)
+
+
+@pytest.mark.parametrize("key", MACHINE)
 def test_keys_of_the_machine_and_the_screen_are_the_configs(resume, caplog, key):
     old = flatten(default_config())[key]
     other = {bool: True, int: 7, float: 0.5, str: "other"}[type(old)]

@@ -159,7 +159,10 @@ def test_what_the_program_chose_is_recorded(recorded, tmp_path):
 
 def test_the_versions_are_recorded(recorded, tmp_path):
     content = json.loads((tmp_path / "config.json").read_text())
-    assert content["versions"].keys() == {*workdir.PACKAGES, "vit_jax", "device"}
+    packages = {"jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy"}
+    assert content["versions"].keys() == {*packages, "vit_jax", "device"}
+    assert content["versions"]["numpy"] == np.__version__
+    assert content["versions"]["device"] == "cpu"
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -269,8 +272,9 @@ def test_what_is_chosen_in_another_way_is_told(tmp_path, caplog):
         resuming = attention == "joint"
         workdir.record_config(epath.Path(tmp_path), config, inputs, BEST, resuming=resuming)
     (message,) = caplog.messages
-    assert message.startswith(
-        "config.model.attention=auto was 'xla' before this resume and is 'joint'"
+    assert message == (
+        "config.model.attention=auto was 'xla' before this resume and is 'joint' now: results differ "
+        "by rounding. Set it to go on as before."
     )
 
 
@@ -326,8 +330,13 @@ def test_keys_that_an_older_version_did_not_know_had_their_defaults(recorded, tm
         recorded(**{"data.classes": ("1", "2")})
 
 
-def test_another_teacher_is_refused_on_resume(recorded):
+def test_another_teacher_is_refused_on_resume(recorded, tmp_path):
     recorded(resuming=False, teacher="one")
     recorded(teacher="one")
-    with pytest.raises(CheckpointError, match="another teacher"):
+    with pytest.raises(CheckpointError) as error:
         recorded(teacher="two")
+    assert str(error.value) == (
+        f"{tmp_path}/config.json was recorded with another teacher than --config.init_teacher is now: "
+        "name the one that the run began with, or begin another run in a new --workdir, with "
+        "--config.init."
+    )
