@@ -2,6 +2,7 @@
 
 import types
 
+import numpy as np
 import pytest
 
 from tests.stages import config_with
@@ -269,6 +270,29 @@ def test_what_is_said_of_distillation():
 )
 def test_what_is_said_of_the_others(arguments, options, expected):
     assert list(make(*arguments, options=options).describe()) == expected
+
+
+def test_numbers_stand_under_their_images_by_name():
+    found = make("regression", Labels(("age", "height"), 2, numeric=True))
+    assert found.captions(np.array([[12.34567, -0.5], [1e6, 0.0]])) == [
+        ["age 12.35", "height -0.5"],
+        ["age 1e+06", "height 0"],
+    ]
+    assert make("regression", NUMBERS).captions(np.array([[1.5, 2.0]])) == [["0 1.5", "1 2"]]
+
+
+def test_the_loss_that_evaluators_measure_is_the_one_that_is_trained_with():
+    given = {"classification": {"loss": "binary"}, "regression": {"loss": "huber"}}
+    for name, options in given.items():
+        labels = NUMBERS if name == "regression" else CLASSES
+        assert make(name, labels, options=options).evaluation_loss == options["loss"]
+    assert make("masked_patches").evaluation_loss == "softmax"
+
+
+def test_outputs_of_regression_begin_at_the_means():
+    labels = Labels((), 2, numeric=True, means=(0.25, 4.0))
+    assert make("regression", labels).head_bias == (0.25, 4.0)
+    assert make("classification").head_bias == ()
 
 
 @pytest.mark.parametrize(
