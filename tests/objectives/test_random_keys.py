@@ -70,14 +70,14 @@ class Model:
         return tokens[:, 0]
 
 
+def representation(own, params, batch, key):
+    return SelfDistillation._representation(own, params, batch["image"], key)
+
+
 @pytest.mark.parametrize(
-    "apply", [MaskedAutoencoder._predictions, MaskedPatches._predictions, "representation"]
+    "apply", [MaskedAutoencoder._predictions, MaskedPatches._predictions, representation]
 )
 def test_dropout_of_positions_and_of_blocks_has_two_keys(monkeypatch, apply):
-    if apply == "representation":
-        apply = lambda own, params, batch, key: SelfDistillation._representation(  # noqa: E731
-            own, params, batch["image"], key
-        )
     monkeypatch.setattr(masked_autoencoder.nnx, "merge", lambda *_: lambda tokens, *rest: tokens)
     monkeypatch.setattr(masked_patches.patch_pixels, "take", lambda values, positions: values)
     model, own = Model(), types.SimpleNamespace(decoder=None, num_prefix=1, grid=(2, 3))

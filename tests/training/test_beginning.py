@@ -161,6 +161,52 @@ def test_what_was_another_objectives_own_is_left_out(monkeypatch, caplog, before
     assert without_another_objectives(plain, config) is plain
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_weights_are_fitted_as_the_config_says(monkeypatch, caplog, own):
+    """What was another objective's own is left out where the run's objective has parameters."""
+    fitted, config = [], tiny.get_config()
+    config.update(init_skip="^head", init_head_map="names", init_position_resize="bicubic")
+    monkeypatch.setattr(
+        module,
+        "fit_weights",
+        lambda *given, **how: fitted.append((given, how)) or ("params", "report"),
+    )
+    monkeypatch.setattr(module, "without_another_objectives", lambda *given: ("without", *given))
+    monkeypatch.setattr(module, "chosen_mapping", lambda *given: given)
+    experiment = types.SimpleNamespace(
+        config=config,
+        options="options",
+        state=types.SimpleNamespace(params={"objective": 1} if own else {"head": 1}),
+        dataset=types.SimpleNamespace(class_names=("a", "b")),
+    )
+    beginning = Beginning("source", "weights")
+    with caplog.at_level("INFO", logger="vit_jax"):
+        assert beginning.fitted(experiment) == Beginning("source", "weights", "params")
+    weights = ("without", "weights", config) if own else "weights"
+    how = {"skip": "^head", "head_map": ("names", "config.init_head_map")}
+    how |= {"class_names": ("a", "b"), "position_resize": "bicubic"}
+    assert fitted == [((weights, "options", experiment.state.params), how)]
+    assert caplog.messages == ["report"]
+    nothing = Beginning("source")
+    assert nothing.fitted(None) is nothing
+
+
+@pytest.mark.parametrize("given", [None, "params"])
+def test_a_fresh_state_has_the_weights_if_there_are_any(monkeypatch, given):
+    monkeypatch.setattr(module, "initial_state", lambda *what: what)
+    monkeypatch.setattr(module, "with_weights", lambda *what: ("with", *what))
+    experiment = types.SimpleNamespace(
+        initialize="initialize",
+        config=types.SimpleNamespace(seed=11),
+        state="shapes",
+        objective="objective",
+    )
+    checkpoints = types.SimpleNamespace(latest_step=0)
+    found = Beginning(params=given).state(experiment, checkpoints)
+    fresh = ("initialize", 11, "shapes")
+    assert found == (("with", fresh, "params", "objective") if given else fresh)
+
+
 @pytest.mark.parametrize("directory", ["", "run"])
 def test_weights_are_read_as_the_config_says(monkeypatch, tmp_path, directory, caplog):
     """A dry run, without a directory, asks nothing of the network."""

@@ -149,7 +149,14 @@ def test_processes_compare_the_examples_of_every_split(monkeypatch):
     [
         ({"stop_after": 3}, r"config\.stop_after=3 counts evaluations .*eval_every_steps"),
         ({"stop_after": 3, "eval_every_steps": 2, "best_metric": ""}, "stop_after=3 counts"),
-        ({"evaluators": "regression"}, r"\(regression\) needs numbers, and digits has classes"),
+        (
+            {"evaluators": "regression(name='mine')"},
+            r"^The evaluator mine \(regression\) needs numbers, and digits has classes\.$",
+        ),
+        (
+            {"evaluators": "regression(source='fake')", "data.num_eval_examples": 8},
+            r"^The evaluator eval \(regression\) needs numbers, and fake has classes\.$",
+        ),
         ({"best_metric": "eval_ema/loss"}, "'eval_ema/loss' is not measured in this run: .*auto"),
     ],
 )

@@ -1,5 +1,6 @@
 """An experiment passes on what its config says: to evaluators, to batches, to `model.json`."""
 
+import dataclasses
 import types
 
 import jax
@@ -60,7 +61,7 @@ def test_a_batch_has_the_datas_types_and_the_models_sizes(experiment):
 def test_labels_are_arrays_where_there_are_several_or_numbers(experiment, kind):
     dataset = types.SimpleNamespace(several_labels=False, numeric=False, num_classes=7)
     setattr(dataset, kind, True)
-    label = module.dataclasses.replace(experiment, dataset=dataset).batch["label"]
+    label = dataclasses.replace(experiment, dataset=dataset).batch["label"]
     assert (label.shape, label.dtype) == ((48, 7), np.float32)
 
 
@@ -98,7 +99,7 @@ def test_what_goes_into_a_run_besides_its_config(experiment, monkeypatch):
 def test_sharpness_takes_two_gradients(experiment):
     assert experiment.flops_per_image == 2 * experiment.objective.training_flops()
     config = config_with()
-    plain = module.dataclasses.replace(experiment, config=config)
+    plain = dataclasses.replace(experiment, config=config)
     assert plain.flops_per_image == experiment.objective.training_flops()
 
 
@@ -124,7 +125,7 @@ def test_the_mean_and_deviation_alone_are_those_of_the_weights():
     assert (own.mean, own.std, own.crop, own.resize) == ((0.4,), (0.3,), "center", 19)
     other = Preprocessing(mean=(0.1,), std=(0.2,), crop="resize", resize=7)
     found = preprocessing_for(config_with(**VALUES), ModelFile("ViT-Ti/2", {}, other))
-    assert found == module.dataclasses.replace(own, mean=(0.1,), std=(0.2,))
+    assert found == dataclasses.replace(own, mean=(0.1,), std=(0.2,))
 
 
 def test_the_rate_is_that_of_the_config():

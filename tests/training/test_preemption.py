@@ -210,7 +210,7 @@ def test_what_processes_leave_for_each_other(process):
     event, store, now = threading.Event(), Shared(), [0.0]
     ask = Agreement(event, store, process, 7, lambda: now[0])
     found = []
-    for step in range(1, 9):
+    for step in range(1, 12):
         now[0] += 0.1
         ask()
         found.append(dict(store))
@@ -218,13 +218,16 @@ def test_what_processes_leave_for_each_other(process):
             event.set()
     folder = "vit_jax/stop/7/"
     if process:
-        assert found == [{}] * 6 + [{f"{folder}last/1": str(7 + AHEAD)}] * 2
+        assert found == [{}] * 6 + [{f"{folder}last/1": str(7 + AHEAD)}] * 5
     else:
         assert found[1] == {}
         assert found[2] == {f"{folder}pause/1": "5"}
         assert found[4] == {f"{folder}pause/1": "5"}
         assert found[5] == {f"{folder}pause/1": "5", f"{folder}pause/2": "5"}
-        assert found[6] == found[7] == {**found[5], f"{folder}last/0": str(7 + AHEAD)}
+        last = {f"{folder}last/0": str(7 + AHEAD)}
+        assert found[6] == found[9] == {**found[5], **last}
+        pauses = {f"{folder}pause/2": "5", f"{folder}pause/3": "5"}
+        assert found[10] == {**pauses, **last}, "all have read the first"
 
 
 def test_handlers_are_put_back_when_nothing_came():

@@ -330,6 +330,16 @@ def test_keys_that_an_older_version_did_not_know_had_their_defaults(recorded, tm
         recorded(**{"data.classes": ("1", "2")})
 
 
+def test_a_run_that_recorded_no_teacher_may_have_one(recorded, tmp_path):
+    """Earlier versions did not."""
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    del content["objective_digest"], content["execution"]
+    path.write_text(json.dumps(content))
+    recorded(teacher="one")
+    assert json.loads(path.read_text())["objective_digest"] == "one"
+
+
 def test_another_teacher_is_refused_on_resume(recorded, tmp_path):
     recorded(resuming=False, teacher="one")
     recorded(teacher="one")
