@@ -71,6 +71,88 @@ def test_rates_are_of_the_estimate_or_else_the_bound():
         assert found.run_seconds == 10 * seconds
 
 
+@pytest.mark.parametrize(("compiler", "kernels"), [("cuda", 5), ("tpu", None)])
+@pytest.mark.parametrize("refusal", ["", "Used 2K of 1K hbm"])
+def test_a_plan_is_made_of_what_the_compiler_says(monkeypatch, compiler, kernels, refusal):
+    asked = []
+
+    def noting(name, result):
+        return lambda *given, **options: asked.append((name, *given, options)) or result
+
+    state = types.SimpleNamespace(params="p", opt_state="o", ema="e", objective="own")
+    experiment = types.SimpleNamespace(
+        **{"state": state, "frozen": "frozen", "batch": "batch", "step": "step"},
+        **{"flops_per_image": 7, "execution": {"remat": 1}},
+        durations=types.SimpleNamespace(total=90),
+    )
+    analysis = types.SimpleNamespace(temp_size_in_bytes=600_000, generated_code_size_in_bytes=7)
+    compiled = types.SimpleNamespace(memory_analysis=lambda: analysis, as_text=lambda: "text")
+    sizes = {"p": 1, "o": 20, "e": 300, ("frozen", "own"): 4000, "batch": 50_000}
+    config = types.SimpleNamespace(batch_size=48, mesh="axes")
+    bound = Bound(1, 2, 3)
+    for name, result in {
+        "with_architecture": config,
+        "open_data": "data",
+        "make_experiment": experiment,
+        "try_to_compile": (None if refusal else compiled, refusal),
+        "lower_bound": bound,
+        "estimated_seconds": 9.5,
+    }.items():
+        monkeypatch.setattr(planning, name, noting(name, result))
+    monkeypatch.setattr(planning.config_lib, "validate", noting("validate", None))
+    monkeypatch.setattr(
+        planning.sharding, "build_mesh", lambda *given: types.SimpleNamespace(shape={"data": 4})
+    )
+    monkeypatch.setattr(planning, "bytes_per_device", sizes.__getitem__)
+    monkeypatch.setattr(planning, "read_program", lambda text: f"program of {text!r}")
+    monkeypatch.setattr(planning, "collectives", lambda program: f"exchanges of {program}")
+    launches = [types.SimpleNamespace(times=2), types.SimpleNamespace(times=3)]
+    monkeypatch.setattr(planning.estimate, "gpu_kernels", lambda program: launches)
+    monkeypatch.setattr(planning, "CUDA", "cuda")
+    devices = topology(compiler=compiler, memory=123.7, platform="gpu")
+    found = planning.make_plan("given", devices, ("a=1",))
+    text = "" if refusal else "text"
+    program = f"program of {text!r}"
+    memory = Memory(1, 20, 300, 4000, 50_000, *((2048, 0) if refusal else (600_000, 7)))
+    assert found == Plan(
+        **{"changes": ("a=1",), "mesh": {"data": 4}, "memory": memory, "capacity": 123},
+        **{"refusal": refusal, "flops": 7 * 48, "exchanges": f"exchanges of {program}"},
+        **{"bound": bound, "estimate": None if refusal else 9.5, "kernels": kernels},
+        **{"batch_size": 48, "peak_flops": 4 * 5, "execution": {"remat": 1}, "steps": 90},
+        compile_seconds=found.compile_seconds,
+    )
+    calls = {name: rest for name, *rest in asked}
+    assert calls["validate"] == ["given", {}]
+    assert calls["with_architecture"] == ["given", {"cached_only": True}]
+    assert calls["open_data"] == [config, {}]
+    assert calls["make_experiment"][:1] + calls["make_experiment"][2:] == [
+        *[config, "data", {"platform": "gpu"}]
+    ]
+    assert calls["try_to_compile"] == ["step", devices, state, "frozen", "batch", {}]
+    assert calls["lower_bound"] == [devices, 7 * 48, memory, f"exchanges of {program}", {}]
+    if not refusal:
+        assert calls["estimated_seconds"] == [devices, program, bound, {}]
+    asked.clear()
+    planning.make_plan("given", devices, dataset="shared")
+    calls = {name: rest for name, *rest in asked}
+    assert "open_data" not in calls, "what plans share is not opened again"
+    assert calls["make_experiment"][2] == "shared"
+
+
+def test_what_this_host_loads_is_of_the_runs_own_model_and_data(monkeypatch):
+    monkeypatch.setattr(planning.config_lib, "validate", lambda config: None)
+    monkeypatch.setattr(
+        planning, "with_architecture", lambda config, cached_only: (config, cached_only)
+    )
+    monkeypatch.setattr(
+        planning, "open_dataset", lambda config, **options: ("data", config, options)
+    )
+    monkeypatch.setattr(planning, "look_at", lambda *given: given)
+    known = ("given", True)
+    assert planning.measure_supply("given") == (known, ("data", known, {}))
+    assert planning.open_data("given") == ("data", known, {"required": False})
+
+
 def compiling(error=None):
     """A step whose program is "compiled", or whose compiler fails."""
 
