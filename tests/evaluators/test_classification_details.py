@@ -245,7 +245,7 @@ def test_rows_of_answers_have_six_digits_and_a_file_that_cannot_be_written_is_na
     path = f"{tmp_path}/rows.csv/more.csv"
     with pytest.raises(ConfigError) as error:
         write_answers(path, found, source, ("a", "b"))
-    assert str(error.value) == f"rows={path!r} cannot be written: Not a directory."
+    assert str(error.value) == f"rows={path!r} cannot be written: File exists."
 
 
 def test_the_confusion_is_drawn_in_shares_of_each_class(monkeypatch):
