@@ -326,20 +326,20 @@ def test_a_system_that_does_not_tell_when_processes_start(monkeypatch, error, ex
 
 
 def test_a_machine_is_its_host_its_boot_and_its_container(monkeypatch):
-    monkeypatch.setattr(claim.socket, "gethostname", lambda: "host")
+    monkeypatch.setattr(claim.socket, "gethostname", lambda: "my host")
     monkeypatch.setattr(
         claim, "Path", lambda path: SimpleNamespace(read_text=lambda: f"<{path}>\n")
     )
     monkeypatch.setattr(claim.os, "readlink", lambda path: f"[{path}]")
-    assert claim.machine() == "host </proc/sys/kernel/random/boot_id> [/proc/self/ns/pid]"
+    assert claim.machine() == "my host </proc/sys/kernel/random/boot_id> [/proc/self/ns/pid]"
 
     def missing(path):
         raise FileNotFoundError
 
     monkeypatch.setattr(claim.os, "readlink", missing)
-    assert claim.machine() == "host </proc/sys/kernel/random/boot_id>"
+    assert claim.machine() == "my host </proc/sys/kernel/random/boot_id>"
     monkeypatch.setattr(claim, "Path", missing)
-    assert claim.machine() == "host"
+    assert claim.machine() == "my host"
 
 
 def test_the_token_of_a_damaged_claim_is_empty(tmp_path):
