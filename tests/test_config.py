@@ -232,6 +232,49 @@ def test_durations_in_every_unit(duration, key, value, steps):
     assert getattr(durations(config, 1000), duration) == steps
 
 
+def test_messages_have_the_keys_and_their_values():
+    for values, message in (
+        (
+            {"model.channels": 5, "data.mean": (0.1, 0.2)},
+            "config.data.mean=(0.1, 0.2): must be one number for all channels, or 5, one for each "
+            "(config.model.channels).",
+        ),
+        (
+            {"data.std": (0.1,) * 5},
+            "config.data.std=(0.1, 0.1, 0.1, 0.1, 0.1): must be one number for all channels, or 3, "
+            "one for each (config.model.channels).",
+        ),
+        (
+            {"warmup_steps": 5, "warmup_examples": 7},
+            "config.warmup_steps and config.warmup_examples are both set: set one of them to 0.",
+        ),
+    ):
+        with pytest.raises(ConfigError) as error:
+            validate(changed(**values))
+        assert str(error.value) == message
+    validate(changed(**{"model.channels": 5, "data.mean": (0.1,) * 5, "data.std": (0.5,)}))
+    with pytest.raises(ConfigError) as error:
+        durations(default_config(), 100)
+    message = "config.total_steps, total_epochs and total_examples are all 0: set one."
+    assert str(error.value) == message
+
+
+def test_options_of_another_objective_are_warned_of(caplog):
+    validate(changed(**{"objective.temperature": 2.0, "objective.mixing.mixup_alpha": 0.5}))
+    assert caplog.messages == [
+        "config.objective.temperature has no effect: classification has no such option."
+    ]
+
+
+def test_resolved_values_are_the_chosen_objectives_defaults():
+    config = changed(**{"objective.name": "distillation", "objective.temperature": 2.0})
+    found = config_lib.resolved(config)
+    assert (found["objective.temperature"], found["objective.kind"]) == (2.0, "soft")
+    assert found["objective.mixing.cutmix_probability"] == 0.5
+    assert found["objective.target"] is None
+    assert (found["total_steps"], found["optimizer.b1"]) == (10, None)
+
+
 def test_epochs_are_not_cut_short_by_rounding_errors():
     assert 0.29 * 100 < 29  # In floating point.
     config = changed(batch_size=1, total_steps=0, total_epochs=0.29)

@@ -22,6 +22,8 @@ from tests.shared_programs import shared_programs  # noqa: F401
 from tests.states import everything_in
 from vit_jax import main, sweep
 from vit_jax.checkpoint import restore_params
+from vit_jax.console import python_command
+from vit_jax.errors import ConfigError
 from vit_jax.optimizer.schedules import make_schedule
 from vit_jax.training import claim
 from vit_jax.training.metrics_files import MetricsWriter
@@ -481,6 +483,91 @@ def test_whenever_a_signal_comes_what_is_said_to_be_saved_is_saved(
         2 if code == 0 else int(re.search(r"Stopped after step (\d+), which is saved", output)[1])
     )
     assert saved_steps(tmp_path) == [step]
+
+
+@pytest.mark.parametrize("flags", [[], ["--checkpoint=3"], ["--checkpoint=3", "--dry_run"]])
+def test_a_run_is_given_what_the_command_says(monkeypatch, tmp_path, caplog, flags):
+    """And goes back to a checkpoint before, with the workdir its own, but not in a dry run."""
+    events, dry = [], "--dry_run" in flags
+
+    def run(config, workdir, **options):
+        events.append("run")
+        assert (config.seed, config.batch_size, workdir) == (5, 32, str(tmp_path))
+        assert {**options, "chosen": set(options["chosen"])} == {
+            **{"dry_run": dry, "stop": "stop", "chosen": {"seed"}}
+        }
+        return {} if dry else {"step": 4}
+
+    monkeypatch.setattr(main, "connect", lambda flags: events.append(flags.workdir))
+    monkeypatch.setattr(main, "tell_once", lambda: events.append("tell once"))
+    monkeypatch.setattr(main, "validate", lambda config: events.append("validate"))
+    monkeypatch.setattr(main, "go_back", lambda *what: events.append(what))
+    monkeypatch.setattr(main, "stop_signal", lambda: contextlib.nullcontext("stop"))
+
+    @contextlib.contextmanager
+    def held(workdir):
+        events.append(f"held {workdir}")
+        yield
+        events.append("free")
+
+    monkeypatch.setattr(main.claim, "held", held)
+    monkeypatch.setattr(main, "summary", lambda results, workdir: f"{results} in {workdir}")
+    arguments = ["--config=tests/tiny.py", "--config.seed=5", f"--workdir={tmp_path}", *flags]
+    with caplog.at_level("INFO", logger="vit_jax"):
+        assert main.train_command(run, arguments, "name", "what", "final") == 0
+    back = [f"held {tmp_path}", (str(tmp_path), 3), "free"]
+    back = ["validate", *back] if flags and not dry else []
+    assert events == [str(tmp_path), "tell once", *back, "run"]
+    assert caplog.messages == ([] if dry else [f"{{'step': 4}} in {tmp_path}/final"])
+    caplog.clear()
+    with caplog.at_level("INFO", logger="vit_jax"):
+        main.train_command(run, arguments, "name", "what")
+    assert caplog.messages == ([] if dry else [f"{{'step': 4}} in {tmp_path}"])
+
+
+def test_flags_of_a_run(tmp_path):
+    flags, overrides = main.parse_flags(
+        ["--config=c.py", "--config.seed=3", "--workdir=DIR", "--checkpoint=7"], "name", "what"
+    )
+    assert (flags.config, flags.workdir, flags.checkpoint) == ("c.py", "DIR", 7)
+    assert (flags.dry_run, flags.print_config, overrides) == (False, False, ["seed=3"])
+    for only in ("--dry_run", "--print_config"):
+        flags, _ = main.parse_flags(["--config=c.py", only], "name", "what")
+        assert getattr(flags, only.strip("-")) is True
+        assert (flags.workdir, flags.checkpoint) == (None, None)
+    for number in ("0", "-1", "two"):
+        with pytest.raises(ConfigError, match="--checkpoint"):
+            main.parse_flags(["--config=c.py", f"--checkpoint={number}"], "name", "what")
+
+
+@pytest.mark.parametrize(
+    ("classes", "numbers", "expected"),
+    [
+        (10, {}, ""),
+        (10, {"eval/accuracy": 0.125}, " Accuracy on 1,040 evaluation images: 12.50%."),
+        (
+            10,
+            {"eval/accuracy": 0.125, "eval_ema/accuracy": 0.5},
+            " Accuracy on 1,040 evaluation images: 12.50%, of the averaged parameters 50.00%.",
+        ),
+        (0, {"eval/accuracy": 0.125}, ""),  # Of features.
+    ],
+)
+def test_the_first_line_of_a_summary(monkeypatch, tmp_path, classes, numbers, expected):
+    (tmp_path / "model.json").touch()
+    model = types.SimpleNamespace(options={"num_classes": classes})
+    monkeypatch.setattr(main, "read_model_file", lambda workdir: model)
+    results = {"step": 12_345, "eval/count": 1_040, **numbers}
+    first, *rows = main.summary(results, str(tmp_path)).splitlines()
+    assert first == f"Done after 12,345 updates.{expected}"
+    found = [row.split(maxsplit=1)[0] for row in rows]
+    assert found[:2] == [f"{tmp_path}/metrics.jsonl", f"{tmp_path}/checkpoints"]
+    use = "classify pictures" if classes else "embed pictures"
+    (row,) = [row for row in rows if use in row]
+    module = "vit_jax.predict" if classes else "vit_jax.embed"
+    how = python_command("-m", module, str(tmp_path))
+    assert row.endswith(f"{how} FILE..." + ("" if classes else " --output=FILE.npy"))
+    assert rows[-2].split(maxsplit=2)[2] == f"model = vit_jax.load_model({str(tmp_path)!r})"
 
 
 def test_the_commands_of_the_summary_run_as_they_stand():

@@ -127,8 +127,17 @@ def test_v2_has_numbers_for_names_in_the_order_of_ids(tmp_path):
     turned = IDS[::-1]  # A model whose classes are in another order: brightness 0 is its n00000007.
     assert numbers_of("imagenet_v2", tmp_path, turned)["accuracy"] == pytest.approx(1 / 4)
     (tmp_path / "data/val/6").rename(tmp_path / "data/val/7")
-    with pytest.raises(ClassesDifferError, match="'0' should be the model's class '0'"):
+    with pytest.raises(ClassesDifferError) as error:
         numbers_of("imagenet_v2", tmp_path)
+    assert str(error.value).startswith(
+        f"imagenet_v2: folder:{tmp_path}/data: '0' should be the model's class '0', which is none of "
+        "its 7; the first is 'n00000001'."
+    )
+    (tmp_path / "data").rename(tmp_path / "other")
+    write_folder(tmp_path / "data/val", {"0": [0], "1": [0]})
+    text = f"imagenet_v2(name='two', source='folder:{tmp_path}/other')"
+    with pytest.raises(ClassesDifferError, match=f"^two: folder:{tmp_path}/other: '0' should be"):
+        numbers_of(text, tmp_path)
 
 
 def test_wordnet_ids_are_whole_names():

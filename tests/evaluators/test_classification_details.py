@@ -235,6 +235,19 @@ def test_names_of_files_that_are_no_text_stand_in_parquet_as_escapes(tmp_path):
     }
 
 
+def test_rows_of_answers_have_six_digits_and_a_file_that_cannot_be_written_is_named(tmp_path):
+    found = Answers(*(np.array([value]) for value in (3, 1, 0, 0.123456789, -0.5, 0.0)))
+    source = types.SimpleNamespace(name_of=lambda index: f"{index}.png")
+    write_answers(f"{tmp_path}/rows.csv", found, source, ("a", "b"))
+    assert (tmp_path / "rows.csv").read_text() == (
+        "path,label,prediction,probability,margin\n3.png,b,a,0.123457,-0.5\n"
+    )
+    path = f"{tmp_path}/rows.csv/more.csv"
+    with pytest.raises(ConfigError) as error:
+        write_answers(path, found, source, ("a", "b"))
+    assert str(error.value) == f"rows={path!r} cannot be written: File exists."
+
+
 def test_the_confusion_is_drawn_in_shares_of_each_class(monkeypatch):
     drawn = []
     monkeypatch.setattr(classification, "draw_matrix", lambda *given: drawn.append(given))

@@ -1,6 +1,7 @@
 """Features of frozen models: of which examples they are."""
 
 import dataclasses
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from tests.evaluators.settings import Brightness, make_setting, write_folder
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.evaluators import read_evaluators
+from vit_jax.evaluators.feature_evaluator import FeatureEvaluator
+from vit_jax.evaluators.features import Extracted, FeatureStore
 
 
 def test_what_training_leaves_out_is_measured_all_the_same(tmp_path):
@@ -81,6 +84,71 @@ def test_a_protocol_measures_the_source_and_fits_to_the_split_that_it_names(tmp_
     (evaluator,) = read_evaluators("knn(k=1)")
     with pytest.raises(ConfigError, match="name the split to fit to"):
         evaluator.bind(setting)
+
+
+def test_features_are_forgotten_with_their_parameters(tmp_path):
+    """They may be of gigabytes; other parameters, or none any more, make them useless."""
+    write_folder(tmp_path / "val", {"a": [20], "b": [40]})
+    setting, params = make_setting(f"folder:{tmp_path}", "ab")
+    store = setting.features
+    features_of = store.open("", "val", training=False)
+    first = features_of(params)
+    assert features_of(dict(params)) is first, "the same arrays"
+    store.open("", "val", training=True)(params)
+    assert [len(one.features.labels) for one in store._known.values()] == [2, 2]
+    del params
+    assert not store._known
+
+
+def test_data_that_has_no_one_class_an_image_is_named(tmp_path):
+    setting, _ = make_setting("folder:mine", "ab")
+    for source, named in (("", "folder:mine"), ("folder:other", "folder:other")):
+        for kind in ("multi_label", "numeric"):
+            several = types.SimpleNamespace(multi_label=False, numeric=False)
+            setattr(several, kind, True)
+            opened = types.SimpleNamespace(source=several)
+            data = types.SimpleNamespace(
+                open=lambda *given, opened=opened, **options: opened, config=setting.data.config
+            )
+            store = FeatureStore(setting.network, data)
+            with pytest.raises(DataError, match=f"^{named}: few-shot evaluation, k-NN and the lin"):
+                store.open(source, "val", training=False)
+
+
+@pytest.mark.parametrize(
+    ("fitted", "measured", "expected"), [(0, 0, {}), (2, 3, {"skipped": 5}), (0, 3, {"skipped": 3})]
+)
+def test_what_could_not_be_read_is_counted_over_both_splits(fitted, measured, expected):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Sizes(FeatureEvaluator):
+        NAME = "sizes"
+
+        def score(self, train, test):
+            return {"train": len(train), "test": len(test)}
+
+    opened = []
+
+    def open_features(source, split, *, training):
+        opened.append((source, split, training))
+        rows = "abc" if training else "ab"
+        return lambda params: Extracted(rows, fitted if training else measured)
+
+    data = types.SimpleNamespace(
+        config=types.SimpleNamespace(train_split="own"),
+        examples=lambda *given, training: opened.append((*given, training)),
+    )
+    setting = types.SimpleNamespace(features=types.SimpleNamespace(open=open_features), data=data)
+    found = Sizes(source="S", split="val").bind(setting)({}, {})
+    assert found.numbers == {"train": 3, "test": 2, **expected}
+    assert opened == [("S", "own", True), ("S", "val", False), ("S", "own", True)]
+    opened.clear()
+    Sizes(train_split="few").bind(setting)
+    assert opened == [("", "few", True), ("", "", False), ("", "few", True)]
+    data.config.train_split = ""
+    with pytest.raises(
+        ConfigError, match=r"^mine: name the split to fit to, as train_split='train'\.$"
+    ):
+        Sizes(name="mine").bind(setting)
 
 
 class Pair(Brightness):

@@ -53,6 +53,7 @@ def test_the_score_is_the_accuracy_by_the_options(options, weights):
         options.get("k", 20), metric="cosine", algorithm="brute", weights=weights
     ).fit(np.float64(train), labels)
     evaluator = knn.NearestNeighbors(**options)
+    assert evaluator.metrics(None) == ("accuracy",)
     found = evaluator.score(Features(train, labels), Features(test, test_labels))
     assert found == {"accuracy": reference.score(np.float64(test), test_labels)}
 
@@ -65,5 +66,6 @@ def test_a_feature_of_zeros_and_a_tiny_temperature_are_numbers():
 
 def test_more_votes_than_images_are_an_error():
     train, labels, test, _ = problem(10, 4)
-    with pytest.raises(DataError, match="10 training images, fewer than k=20"):
-        knn.predict(train, labels, test, k=20, temperature=None)
+    with pytest.raises(DataError, match="10 training images, fewer than k=11"):
+        knn.predict(train, labels, test, k=11, temperature=None)
+    assert len(knn.predict(train, labels, test, k=10, temperature=None)) == len(test)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.evaluators.settings import make_setting, write_folder
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, DataError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.objective import column_of
 
@@ -49,12 +49,22 @@ def test_each_batch_has_randomness_of_its_own_and_padding_counts_for_nothing(tmp
     assert evaluator.metrics(setting) == ("loss", "seed", "count")
     measure = evaluator.bind(setting)
     mean = (0 + 0 + 1 + 1 + 2) / 5
-    assert measure(params, {}).numbers == pytest.approx({"loss": mean, "seed": 7, "count": 5})
+    whole = {"loss": mean, "seed": 7, "count": 5, "skipped": 0}
+    assert measure(params, {}).numbers == pytest.approx(whole)
     assert measure(params, {}).pictures == {}
     for path in (tmp_path / "val").rglob("*.png"):
         path.write_bytes(b"torn" if path.stem != "0003" else path.read_bytes())
-    assert measure(params, {}).numbers["count"] == 1
-    with pytest.raises(ConfigError, match="give a workdir, not weights alone"):
+    one = measure(params, {}).numbers
+    assert (one["count"], one["skipped"]) == (1, 4)
+    for path in (tmp_path / "val").rglob("*.png"):
+        path.write_bytes(b"torn")
+    nothing = measure(params, {}).numbers
+    expected = {"loss": np.nan, "seed": np.nan, "count": 0, "skipped": 5}
+    assert nothing == pytest.approx(expected, nan_ok=True)
+    setting.data.config.max_skipped = 0.9
+    with pytest.raises(DataError, match="5 of 5 evaluation examples cannot be read, more than"):
+        measure(params, {})
+    with pytest.raises(ConfigError, match=r"'objective' measures .* give a workdir, not weights"):
         evaluator.bind(dataclasses.replace(setting, objective=None))
 
 

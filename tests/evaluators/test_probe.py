@@ -26,6 +26,7 @@ def test_probabilities_are_those_of_scikit_learn(monkeypatch, l2):
     assert found.accuracy(test, test_labels) == accuracy
     evaluator = probe.LinearProbe(l2=l2)
     assert evaluator.max_iterations == 1000, "CLIP's"
+    assert evaluator.metrics(None) == ("accuracy", "l2")
     score = evaluator.score(Features(train, labels), Features(test, test_labels))
     assert score == {"accuracy": accuracy, "l2": l2}
 

@@ -1,6 +1,7 @@
 """MAE against a plain numpy form of its loss; what the encoder sees, and what it costs."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from tests.stages import Setup, mesh_of, without_branches
 from vit_jax import train
 from vit_jax.errors import ConfigError
 from vit_jax.models.positions import sincos_2d
-from vit_jax.objectives import patch_pixels
+from vit_jax.objectives import masked_autoencoder, patch_pixels
 
 
 def make_config(**values):
@@ -116,6 +117,41 @@ def test_pictures_show_the_image_what_is_seen_of_it_and_the_whole_predicted(
         np.testing.assert_allclose(found[row, masked], expected, atol=0.1)
 
 
+def test_pictures_of_oblong_images_have_their_rows_and_columns(setup):
+    """Of 3 x 5 patches of 2 x 4 pixels; what is predicted is given: a number for each patch."""
+    made = setup.experiment.objective
+    model = dataclasses.replace(made.model, image_size=(6, 20), patch_size=(2, 4), channels=3)
+    preprocessing = dataclasses.replace(
+        made.network.preprocessing, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)
+    )
+    network = dataclasses.replace(made.network, options=model, preprocessing=preprocessing)
+    options = dataclasses.replace(made.options, normalize_patches=False)
+    objective = type(made)(options, network, made.labels)
+    assert objective.num_masked == 11
+    predicted = np.linspace(-0.2, 1.1, 15, dtype=np.float32)
+    objective._predictions = lambda params, batch, key: jnp.broadcast_to(
+        predicted[None, :, None], (2, 15, 24)
+    )
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (2, 6, 20, 3), np.uint8)
+    order = rng.permuted(np.arange(15)[None].repeat(2, 0), axis=1).astype(np.int32)
+    batch = {"image": images, "kept": order[:, 11:], "masked": order[:, :11]}
+    image, seen, drawn = np.split(np.asarray(jax.jit(objective.pictures)({}, {}, batch)), 3, axis=2)
+    np.testing.assert_array_equal(image, images)
+    for row in range(2):
+        for patch in range(15):
+            y, x = divmod(patch, 5)
+            place = np.s_[row, 2 * y : 2 * y + 2, 4 * x : 4 * x + 4]
+            if patch in batch["masked"][row]:
+                assert (seen[place] == 128).all()
+                color = predicted[patch] * np.float64([0.4, 0.5, 0.6]) + [0.1, 0.2, 0.3]
+                expected = np.broadcast_to((255 * color).clip(0, 255), (2, 4, 3))
+                np.testing.assert_allclose(drawn[place], expected, rtol=1e-5)
+            else:
+                np.testing.assert_array_equal(seen[place], images[place])
+                np.testing.assert_array_equal(drawn[place], images[place])
+
+
 @pytest.mark.parametrize("normalized", [True, False])
 def test_the_loss_against_numpy(setup, batch, predictions, normalized):
     config = make_config(**{"objective.normalize_patches": normalized})
@@ -187,6 +223,31 @@ def test_each_patch_is_predicted_by_its_pixels_or_mask_and_by_its_position(
     ):
         np.testing.assert_allclose(found[row, masked], every[masked], rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(found[row, kept], seen[row, kept], rtol=1e-3, atol=1e-3)
+
+
+def test_the_decoders_tokens_and_positions_are_those_of_the_patches(monkeypatch):
+    """Of 2 x 3 patches, with nothing but the embedding: one token before them, two are kept."""
+    rng = np.random.default_rng(0)
+    tokens, mask = rng.normal(size=(2, 3, 8)).astype(np.float32), rng.normal(size=8)
+    kept, masked = np.int32([[4, 1], [0, 5]]), np.int32([[0, 5, 2, 3], [3, 1, 4, 2]])
+    own = types.SimpleNamespace(
+        options=types.SimpleNamespace(width=8, grid=(2, 3)),
+        embedding=lambda x: 2 * x,
+        mask=jnp.float32(mask),
+        **dict.fromkeys(("norm", "head"), lambda x: x),
+        blocks=None,
+    )
+    monkeypatch.setattr(
+        masked_autoencoder, "scan_blocks", lambda blocks, x, keys, apply, options: (x, None)
+    )
+    found = masked_autoencoder.Decoder.__call__(own, tokens, kept, masked, lambda x: x)
+    positions = np.asarray(sincos_2d(2, 3, 8))[0]
+    for row in range(2):
+        for number, place in enumerate(kept[row]):
+            expected = 2 * tokens[row, 1 + number] + positions[place]
+            np.testing.assert_allclose(found[row, place], expected, rtol=1e-5)
+        for place in masked[row]:
+            np.testing.assert_allclose(found[row, place], mask + positions[place], rtol=1e-5)
 
 
 def flops_of(mask_ratio):

@@ -174,6 +174,9 @@ def test_a_prediction_is_of_its_own_position():
     setup = Setup(make_config(), mesh_of(1))
     objective, batch = setup.experiment.objective, setup.prepared()
     params = without_branches(setup.state.params)
+    head = params["objective"]["head"]  # As if it was trained.
+    head = {**head, "bias": np.linspace(-1, 1, len(head["bias"]), dtype=np.float32)}
+    params = {**params, "objective": {**params["objective"], "head": head}}
     masked = {**batch, "sources": jnp.full_like(batch["sources"], 16)}
     found = np.asarray(jax.jit(objective._predictions)(params, masked, None)[0])
     own, norm = params["objective"], params["norm"]

@@ -8,7 +8,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
 from vit_jax.models import registry
-from vit_jax.optimizer.groups import parameter_groups
+from vit_jax.optimizer.groups import Match, parameter_groups
 
 SHAPES = {
     "embedding/kernel": (2, 3),
@@ -174,6 +174,19 @@ def test_the_table_lists_every_group_and_every_rule():
         "21          x 1            0             blocks/10/norm1/scale and 3 more",
         "66          frozen                       blocks/00/mlp/dense1/kernel and 20 more",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "names", "text"),
+    [
+        (True, "a", "freeze 'x': 1 name, a"),
+        (0.5, "abc", "freeze 'x' x 0.5: 3 names, a, b, c"),
+        (1.0, "abcd", "freeze 'x' x 1: 4 names, a, b, c, ..."),
+        (0.0, "ab", "freeze 'x' x 0: 2 names, a, b"),
+    ],
+)
+def test_a_rules_line_names_the_first_three(value, names, text):
+    assert str(Match("freeze", "x", value, tuple(names))) == text
 
 
 @pytest.mark.parametrize(

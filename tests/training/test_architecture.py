@@ -6,7 +6,8 @@ from tests.stages import random_model
 from vit_jax import train
 from vit_jax.benchmark import input, step
 from vit_jax.config import default_config, model_options
-from vit_jax.errors import CheckpointError
+from vit_jax.errors import CheckpointError, ConfigError
+from vit_jax.hub import NotCachedError
 from vit_jax.model_file import ModelFile, write_model_file
 from vit_jax.training import architecture, planning
 from vit_jax.training.architecture import with_architecture
@@ -18,7 +19,7 @@ OF_THE_RUN = {
     **{"stochastic_depth_rate": 0.2, "stochastic_depth_schedule": "constant", "dropout_bits": 32},
     **{"position_std": 0.5, "kernel_std": 0.3, "representation_size": 9, "head_bias": -4.0},
     **{"dtype": "bfloat16", "matmul_precision": "highest", "attention": "joint"},
-    **{"remat": "full", "scan_unroll": 3, "num_classes": 7},
+    **{"remat": "full", "scan_unroll": 3, "num_classes": 7, "head_norm": "batch"},
 }
 # Of the function and of its size.
 OPTIONS = {
@@ -89,6 +90,51 @@ def test_a_run_without_a_description(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(CheckpointError, match=r"model\.json is missing"):
         with_architecture(config_with(init=str(tmp_path)))
+
+
+def test_what_it_takes_is_said_and_what_is_not_here_is_named(workdir, monkeypatch, caplog):
+    with caplog.at_level("INFO", logger="vit_jax"):
+        with_architecture(config_with(init=workdir))
+    assert caplog.messages == [f"config.model is that of config.init={workdir}: ViT-S/16."]
+
+    def missing(path, *given, cached_only, **options):
+        assert (path, cached_only) == ("hf:a/b", True)
+        raise NotCachedError("hf:a/b is not in the cache.")
+
+    monkeypatch.setattr(architecture, "read_description", missing)
+    monkeypatch.setattr(architecture, "local_path", missing)
+    with pytest.raises(ConfigError) as error:
+        with_architecture(config_with(init="hf:a/b"), cached_only=True)
+    assert str(error.value) == (
+        "config.model.name is not set, and the model that config.init names is not here: hf:a/b is "
+        "not in the cache. Set config.model.name, or load the weights once with vit_jax.load_model."
+    )
+    with pytest.raises(ConfigError) as error:
+        with_architecture(config_with(init_teacher="hf:a/b"), cached_only=True)
+    assert str(error.value) == (
+        "the teacher that config.init_teacher names is not here: hf:a/b is not in the cache. Load it "
+        "once with vit_jax.load_model."
+    )
+    given = {"init_teacher": "hf:a/b", "model.name": "ViT-S/16"}
+    assert with_architecture(config_with(**given)).init_teacher == "hf:a/b"
+    monkeypatch.setattr(architecture, "local_path", lambda path, cached_only: "cache/teacher")
+    found = with_architecture(config_with(**given), cached_only=True)
+    assert found.init_teacher == "cache/teacher"
+
+
+def test_the_weights_are_described_with_what_the_config_knows(monkeypatch):
+    """And an image that is not square keeps both sides."""
+    asked = []
+
+    def describe(path, known, grid, *, cached_only):
+        asked.append((path, known, grid, cached_only))
+        return ModelFile("ViT-S/16", {"image_size": (32, 48), "num_heads": 6})
+
+    monkeypatch.setattr(architecture, "read_description", describe)
+    values = {"model.num_heads": 3, "model.patch_size": None}
+    config = with_architecture(config_with(init="a.npz", **values))
+    assert asked == [("a.npz", {"num_heads": 3}, None, False)]
+    assert (config.model.num_heads, config.model.image_size) == (3, (32, 48))
 
 
 class Asked(Exception):

@@ -1,6 +1,7 @@
 """How a run's own keys decide what becomes of given weights."""
 
 import contextlib
+import types
 
 import numpy as np
 import pytest
@@ -14,9 +15,12 @@ from vit_jax.checkpoint import Checkpoints
 from vit_jax.config_file import load_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.errors import CheckpointError
+from vit_jax.hub import NotCachedError
 from vit_jax.model_file import Preprocessing
-from vit_jax.training.beginning import find_beginning
+from vit_jax.training import beginning as module
+from vit_jax.training.beginning import Beginning, find_beginning, without_another_objectives
 from vit_jax.training.experiment import make_experiment
+from vit_jax.weights.content import Weights
 from vit_jax.weights.resampling import POSITION_RESIZES, resize_positions
 
 SIZES = {"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 64, "channels": 1}
@@ -116,6 +120,121 @@ def test_a_run_does_not_go_on_with_other_classes(tmp_path):
         ),
     ):
         beginning.state(experiment, checkpoints)
+
+
+@pytest.mark.parametrize(("step", "resumes"), [(0, True), (3, False)])
+def test_a_workdir_that_changed_meanwhile_is_told(step, resumes):
+    checkpoints = types.SimpleNamespace(latest_step=step)
+    with pytest.raises(CheckpointError, match="Another run saved or removed checkpoints in this"):
+        Beginning(resumes=resumes).state(None, checkpoints)
+
+
+def test_a_run_that_goes_on_has_the_last_checkpoint(caplog):
+    names = ("cat", "dog")
+    source = types.SimpleNamespace(class_names=names)
+    model_file = types.SimpleNamespace(class_names=names)
+    experiment = types.SimpleNamespace(model_file=model_file, state="shapes")
+    checkpoints = types.SimpleNamespace(latest_step=7, restore=lambda *what: what)
+    with caplog.at_level("INFO", logger="vit_jax"):
+        assert Beginning(source, resumes=True).state(experiment, checkpoints) == (7, "shapes")
+    assert caplog.messages == ["Resuming after step 7."]
+
+
+@pytest.mark.parametrize("before", ["masked_patches", "classification"])
+def test_what_was_another_objectives_own_is_left_out(monkeypatch, caplog, before):
+    monkeypatch.setattr(module, "recorded_name", lambda path: before)
+    config = tiny.get_config()
+    config.init = "runs/first"
+    arrays = {"objective/mask": 1, "objective/head/bias": 2, "objectives": 3, "norm/bias": 4}
+    weights = Weights("runs/first", arrays, None)
+    with caplog.at_level("INFO", logger="vit_jax"):
+        kept = without_another_objectives(weights, config).parameters
+    if before == "classification":
+        assert (kept, caplog.messages) == (arrays, [])
+    else:
+        assert kept == {"objectives": 3, "norm/bias": 4}
+        assert caplog.messages == [
+            "config.init=runs/first: what was masked_patches's own is left out."
+        ]
+    plain = Weights("runs/first", {"norm/bias": 4}, None)
+    monkeypatch.setattr(module, "recorded_name", lambda path: pytest.fail("nobody asks"))
+    assert without_another_objectives(plain, config) is plain
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_weights_are_fitted_as_the_config_says(monkeypatch, caplog, own):
+    """What was another objective's own is left out where the run's objective has parameters."""
+    fitted, config = [], tiny.get_config()
+    config.update(init_skip="^head", init_head_map="names", init_position_resize="bicubic")
+    monkeypatch.setattr(
+        module,
+        "fit_weights",
+        lambda *given, **how: fitted.append((given, how)) or ("params", "report"),
+    )
+    monkeypatch.setattr(module, "without_another_objectives", lambda *given: ("without", *given))
+    monkeypatch.setattr(module, "chosen_mapping", lambda *given: given)
+    experiment = types.SimpleNamespace(
+        config=config,
+        options="options",
+        state=types.SimpleNamespace(params={"objective": 1} if own else {"head": 1}),
+        dataset=types.SimpleNamespace(class_names=("a", "b")),
+    )
+    beginning = Beginning("source", "weights")
+    with caplog.at_level("INFO", logger="vit_jax"):
+        assert beginning.fitted(experiment) == Beginning("source", "weights", "params")
+    weights = ("without", "weights", config) if own else "weights"
+    how = {"skip": "^head", "head_map": ("names", "config.init_head_map")}
+    how |= {"class_names": ("a", "b"), "position_resize": "bicubic"}
+    assert fitted == [((weights, "options", experiment.state.params), how)]
+    assert caplog.messages == ["report"]
+    nothing = Beginning("source")
+    assert nothing.fitted(None) is nothing
+
+
+@pytest.mark.parametrize("given", [None, "params"])
+def test_a_fresh_state_has_the_weights_if_there_are_any(monkeypatch, given):
+    monkeypatch.setattr(module, "initial_state", lambda *what: what)
+    monkeypatch.setattr(module, "with_weights", lambda *what: ("with", *what))
+    experiment = types.SimpleNamespace(
+        initialize="initialize",
+        config=types.SimpleNamespace(seed=11),
+        state="shapes",
+        objective="objective",
+    )
+    checkpoints = types.SimpleNamespace(latest_step=0)
+    found = Beginning(params=given).state(experiment, checkpoints)
+    fresh = ("initialize", 11, "shapes")
+    assert found == (("with", fresh, "params", "objective") if given else fresh)
+
+
+@pytest.mark.parametrize("directory", ["", "run"])
+def test_weights_are_read_as_the_config_says(monkeypatch, tmp_path, directory, caplog):
+    """A dry run, without a directory, asks nothing of the network."""
+    asked = []
+    config = tiny.get_config()
+    config.update(init="hf:a/b", init_checkpoint="best", init_ema=True, init_source_grid=(2, 9))
+    directory = directory and str(tmp_path / directory)
+
+    def read(*given, **options):
+        asked.append((given[0], options))
+        if not directory:
+            raise NotCachedError("It is not here.")
+        return "weights"
+
+    monkeypatch.setattr(module, "read_initial_weights", read)
+    monkeypatch.setattr(module, "describe", lambda weights, options: (weights, options.image_size))
+    with caplog.at_level("INFO", logger="vit_jax"):
+        found = find_beginning(config, directory, open_dataset(config))
+    options = {"checkpoint": "best", "ema": True, "source_grid": (2, 9)}
+    assert asked == [("hf:a/b", {**options, "cached_only": not directory})]
+    if directory:
+        assert found == Beginning(("weights", (8, 8)), "weights")
+    else:
+        assert found == Beginning()
+        assert "The run would fetch config.init=hf:a/b. It is not here." in caplog.messages
+    config.init_source_grid = ()
+    find_beginning(config, directory, open_dataset(config))
+    assert asked[1][1]["source_grid"] is None
 
 
 def test_the_heads_rows_are_those_that_the_config_names(path, tmp_path):

@@ -73,6 +73,9 @@ class TestClock:
         expected = dict.fromkeys(Kind, 0.0) | {"start": 5, "steps": 10, "lost": 1 + 4 + 3}
         assert clock.metrics() == {f"time/{kind}": value for kind, value in expected.items()}
         assert spent_before(kept, kept)["lost"] == 1
+        assert spent_before(cut, kept)["lost"] == 1, "nothing can be won"
+        nulls = {"time/steps": None, "time/lost": 2.0}
+        assert spent_before(nulls, nulls) == dict.fromkeys(Kind, 0.0) | {"lost": 2.0}
 
     def test_earlier_versions_recorded_nothing(self):
         assert not any(spent_before({"step": 3}, {"step": 5}).values())
@@ -101,6 +104,30 @@ def test_the_age_of_a_process_is_since_its_own_start(monkeypatch):
     monkeypatch.setattr(clock.os, "sysconf", lambda name: 100)
     monkeypatch.setattr(clock.time, "clock_gettime", lambda which: 500.0)
     assert clock._process_age() == pytest.approx(88.0)
+
+
+@pytest.mark.parametrize("status", [None, "17 (a) S 1 2", f"17 (a) {'1 ' * 19} 9999999"])
+def test_a_system_that_does_not_tell_the_age_makes_it_0(monkeypatch, status):
+    """Nor is a process younger than nothing."""
+
+    def read(path):
+        assert path == "/proc/self/stat"
+        if status is None:
+            raise FileNotFoundError
+        return types.SimpleNamespace(read_text=lambda: status)
+
+    monkeypatch.setattr(clock, "Path", read)
+    monkeypatch.setattr(clock.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(clock.time, "clock_gettime", lambda which: 500.0)
+    assert clock._process_age() == 0.0
+
+
+def test_what_is_free_is_since_the_later_of_start_and_last_end(monkeypatch):
+    monkeypatch.setattr(clock, "_process_age", lambda: 30.0)
+    monkeypatch.setattr(clock.time, "monotonic", lambda: 100.0)
+    for end, since in ((0.0, 70.0), (60.0, 70.0), (80.0, 80.0)):
+        monkeypatch.setattr(clock, "_last_end", end)
+        assert free_since() == since
 
 
 class TestThroughput:
@@ -145,6 +172,21 @@ class TestThroughput:
                 "train/exaflops": 21 * 50 * 1e12 / 1e18,
             }
         )
+
+    def test_no_speed_is_told_where_none_was_measured(self):
+        time = FakeTime()
+        throughput = self.make(time, device_hours=0.25)
+        throughput.clock.begin(Kind.STEPS)
+        time.seconds += 9
+        names = {"train/examples", "train/device_hours", "train/exaflops"}
+        found = throughput.metrics(3)  # Before the start.
+        assert found.keys() == names
+        assert found["train/device_hours"] == 0.25 + 4 * 9 / 3600
+        assert throughput.metrics(4).keys() == names, "no time has passed"
+        time.seconds += 2
+        assert throughput.metrics(4).keys() == names, "nothing was done"
+        time.seconds += 2
+        assert throughput.metrics(6)["train/images_per_second"] == 2 * 50 / 2
 
     def test_unknown_peak_leaves_mfu_out(self):
         time = FakeTime()

@@ -1,3 +1,4 @@
+import json
 import threading
 import types
 
@@ -41,6 +42,33 @@ def test_evaluations_without_the_metric_do_not_count(caplog):
     for step in (2, 3):
         patience.see(step, {"other/accuracy": 0.1})
     assert not patience.over
+
+
+def test_the_end_is_told_with_the_best_update_and_the_last(caplog):
+    patience = Patience("-eval/loss", 2)
+    with caplog.at_level("INFO", logger="vit_jax"):
+        for step, value in ((1_000, 3.5), (2_000, 2.5), (3_000, 2.5), (4_000, 2.75)):
+            assert not patience.over
+            patience.see(step, {"eval/loss": value})
+    assert patience.over
+    assert caplog.messages == [
+        "eval/loss has not been better since update 2,000: the run ends after update 4,000, for "
+        "config.stop_after=2."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stop_after", "start", "over"), [(2, 30, True), (2, 29, False), (3, 30, False), (0, 30, False)]
+)
+def test_records_up_to_the_step_that_a_run_goes_on_after_are_counted(
+    tmp_path, stop_after, start, over
+):
+    losses = {10: 1.0, 20: 2.0, 25: None, 30: 1.5, 40: 0.5}
+    lines = [json.dumps({"step": step, "eval/loss": loss}) for step, loss in losses.items()]
+    lines[2] = json.dumps({"step": 25, "eval/accuracy": 0.5})
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert open_patience(tmp_path, "-eval/loss", stop_after, start).over == over
+    assert not open_patience(tmp_path, "-eval/loss", stop_after, 0).over
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Which evaluators are due, what they are given, and under which names their results stand."""
 
 import dataclasses
+import functools
 import types
 
 import jax
@@ -10,9 +11,11 @@ import pytest
 from tests.stages import Setup, config_with, mesh_of
 from vit_jax.checkpoint import TrainState
 from vit_jax.config import default_config
+from vit_jax.durations import durations
 from vit_jax.errors import ConfigError, NonFiniteLossError
 from vit_jax.evaluators.base import Results
 from vit_jax.evaluators.classification import Classification
+from vit_jax.records import read_records, write_records
 from vit_jax.training import evaluation as evaluation_module
 from vit_jax.training.evaluation import (
     Evaluation,
@@ -27,6 +30,17 @@ def evaluation_of(measure, *, every_steps=0, total_steps=10, **evaluators):
     """Evaluators by name, with their own `every_steps`."""
     pairs = [(Classification(name=n, every_steps=e), measure) for n, e in evaluators.items()]
     return Evaluation(tuple(pairs), total_steps, every_steps, best_metric="", data=None)
+
+
+@functools.cache
+def made():
+    return Setup(config_with(), mesh_of(1)).experiment
+
+
+def experiment_with(**values):
+    """That of the tiny config, with other evaluations."""
+    config, lengths = config_with(**values), durations(config_with(**values), 1_437)
+    return dataclasses.replace(made(), config=config, durations=lengths)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +65,7 @@ def test_an_evaluator_is_due_as_often_as_it_says_and_at_the_end(every_steps, own
 )
 def test_the_runs_own_frequency_is_given_in_any_unit(values):
     """Half an epoch of the digits' 1,437 is 22 batches of 32."""
-    experiment = Setup(config_with(**values), mesh_of(1)).experiment
+    experiment = experiment_with(**values)
     evaluation = open_evaluation(experiment, experiment.config.data)
     assert (evaluation.every_steps, evaluation.total_steps) == (22, 10)
 
@@ -89,6 +103,86 @@ def test_they_see_the_averages_too_and_all_that_the_objective_keeps(monkeypatch)
         "eval_ema/map": 2.0,
     }
     assert [known for _, known in seen] == [{"teacher": 3, "frozen": 4}] * 2
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_process_0_alone_records_what_was_measured(tmp_path, monkeypatch, process):
+    """And cuts what came after the step that the run goes on after."""
+    path = tmp_path / "results.jsonl"
+    write_records(str(path), [{"step": step} for step in (3, 5, 6)])
+    monkeypatch.setattr(jax, "process_index", lambda: process)
+    ticks = iter([10.0, 12.5])
+    clock = types.SimpleNamespace(monotonic=lambda: next(ticks))
+    monkeypatch.setattr(evaluation_module, "time", clock)
+    config = types.SimpleNamespace(source="digits", eval_split="test")
+    evaluation = dataclasses.replace(
+        evaluation_of(lambda params, known: Results({"x": 0.25}), v2=0, total_steps=7),
+        data=types.SimpleNamespace(config=config),
+    ).recorded_in(tmp_path, 5)
+    evaluation.measure(7, TrainState(7, {}, (), None), {})
+    found = read_records(str(path))
+    assert [record["step"] for record in found] == ([3, 5, 6] if process else [3, 5, 7])
+    if not process:
+        shown = {"name": "v2", "averaged": False, "seconds": 2.5, "numbers": {"x": 0.25}}
+        assert found[-1].items() >= {**shown, "source": "digits", "split": "test"}.items()
+
+
+def test_processes_compare_the_examples_of_every_split(monkeypatch):
+    compared = []
+    monkeypatch.setattr(
+        evaluation_module.distributed, "check_same", lambda *what: compared.append(what)
+    )
+    data = types.SimpleNamespace(
+        opened={("", "val"): range(7), ("folder:v2", ""): range(9)},
+        fitted={("digits", "train"): range(11)},
+    )
+    dataclasses.replace(evaluation_of(None), data=data).check_same()
+    assert compared == [
+        ("evaluation examples of val", 7),
+        ("evaluation examples of folder:v2", 9),
+        ("training examples of digits train", 11),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"stop_after": 3}, r"config\.stop_after=3 counts evaluations .*eval_every_steps"),
+        ({"stop_after": 3, "eval_every_steps": 2, "best_metric": ""}, "stop_after=3 counts"),
+        (
+            {"evaluators": "regression(name='mine')"},
+            r"^The evaluator mine \(regression\) needs numbers, and digits has classes\.$",
+        ),
+        (
+            {"evaluators": "regression(source='fake')", "data.num_eval_examples": 8},
+            r"^The evaluator eval \(regression\) needs numbers, and fake has classes\.$",
+        ),
+        ({"best_metric": "eval_ema/loss"}, "'eval_ema/loss' is not measured in this run: .*auto"),
+    ],
+)
+def test_evaluations_that_do_not_fit_the_run_are_refused(values, message):
+    experiment = experiment_with(**values)
+    with pytest.raises(ConfigError, match=message):
+        open_evaluation(experiment, experiment.config.data)
+
+
+def test_what_a_run_counts_and_measures_by(caplog):
+    values = {
+        "stop_after": 3,
+        "eval_every_steps": 2,
+        "ema_decay": 0.5,
+        "data.eval_split": "test[:9]",
+    }
+    experiment = experiment_with(**values)
+    found = open_evaluation(experiment, experiment.config.data)
+    assert (found.best_metric, found.every_steps, found.total_steps) == ("eval_ema/accuracy", 2, 10)
+    assert [len(split) for split in found.data.opened.values()] == [9]
+    assert found.data.config is experiment.config.data
+    experiment = experiment_with(evaluators="knn(k=3)", **{"data.train_split": "train[:30]"})
+    with caplog.at_level("INFO", logger="vit_jax"):
+        found = open_evaluation(experiment, experiment.config.data)
+    assert found.best_metric == ""
+    assert "No evaluator measures eval/accuracy: no best checkpoint is kept." in caplog.messages
 
 
 @pytest.mark.parametrize(
@@ -130,7 +224,7 @@ def test_only_what_is_measured_can_be_the_best(ema_decay):
 
 
 @pytest.mark.parametrize(("error", "saved"), [(RuntimeError, True), (NonFiniteLossError, False)])
-def test_an_evaluators_error_saves_the_state_after_the_records(error, saved):
+def test_an_evaluators_error_saves_the_state_after_the_records(error, saved, caplog):
     done = []
     log = types.SimpleNamespace(flush=lambda: done.append("flush"))
     checkpoints = types.SimpleNamespace(save=lambda *what: done.append(what))
@@ -143,3 +237,5 @@ def test_an_evaluators_error_saves_the_state_after_the_records(error, saved):
     with pytest.raises(error, match="broken"):
         fail()
     assert done == (["flush", (7, "state", {})] if saved else [])
+    told = ["An evaluator failed: the state after step 7 is saved."]
+    assert caplog.messages == (told if saved else [])

@@ -1,5 +1,7 @@
 """Parts of a batch: which rows each has, and what they come to together."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from tests.stages import Setup, config_with, mesh_of, run_on
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError
+from vit_jax.training import exchange, gradients
 from vit_jax.training.exchange import on_use
 from vit_jax.training.gradients import axes_apart, check_batch, in_order, interleaved
 
@@ -63,6 +66,58 @@ def test_devices_micro_batches_and_shares_divide_the_batch(values, unit):
     check_batch(config_with(**values, batch_size=5 * unit), mesh)
     with pytest.raises(ConfigError, match=rf"= {unit}; the nearest that is: {unit} or {2 * unit}"):
         check_batch(config_with(**values, batch_size=unit + unit // 2), mesh)
+
+
+MICRO_SUM = ("summed", "micro", 3, "interleaved")
+
+
+@pytest.mark.parametrize(
+    ("shares", "axes", "expected"),
+    [
+        (1, ("data", "fsdp"), ("uphill", ("exchanged", MICRO_SUM, 0))),
+        (8, ("data",), ("exchanged", ("summed", ("uphill", MICRO_SUM), 4, "in_order"), 8)),
+        (3, (), ("summed", ("uphill", MICRO_SUM), 3, "in_order")),  # Not of two devices each.
+    ],
+)
+def test_what_a_gradient_is_made_of(monkeypatch, shares, axes, expected):
+    """Micro-batches are added up first, then a device's shares, then what devices have."""
+    exchanges = []
+
+    def make(*given):
+        exchanges.append(given)
+        summed = lambda gradient, trainable, keys=0: ("exchanged", gradient, keys)  # noqa: E731
+        return types.SimpleNamespace(to_use="to use", summed=summed)
+
+    monkeypatch.setattr(gradients, "Exchange", make)
+    monkeypatch.setattr(gradients, "micro_gradient", lambda *given: "micro")
+    monkeypatch.setattr(
+        gradients,
+        "summed",
+        lambda gradient, count, mesh, parts: ("summed", gradient, count, parts.__name__),
+    )
+    monkeypatch.setattr(gradients, "sharpness_aware", lambda gradient, *rest: ("uphill", gradient))
+    values = {"optimizer.sharpness.rho": 0.1, "optimizer.sharpness.shares": shares}
+    config = config_with(**values, **HALF, **ONCE, **{"optimizer.accumulation_steps": 3})
+    mesh = mesh_of(4, data=2, fsdp=2)
+    assert gradients.make_gradient(config, None, None, None, {}, mesh) == expected
+    assert exchanges == [(mesh, axes, True, {}, "bfloat16")]
+
+
+def test_a_layers_array_is_gathered_as_it_was_left(monkeypatch):
+    """Along its own dimension, without that of the layers, in the type of the products."""
+    asked = []
+    monkeypatch.setattr(exchange, "gathered", lambda *given: asked.append(given))
+    split = jax.sharding.PartitionSpec(None, None, "fsdp")
+    tree = {"blocks": {"kernel": np.zeros((2, 4, 6), np.float32)}, "head": np.zeros((4, 6))}
+    specs = {"blocks": {"kernel": split}, "head": jax.sharding.PartitionSpec("fsdp")}
+    found = on_use(tree, specs, "bfloat16")
+    assert [given[:2] for given in asked] == [(0, np.float64)], "what is no block's is at once"
+    found["blocks"]["kernel"].make("part")
+    assert asked[1] == (1, "bfloat16", "part")
+    untold = on_use(tree, specs)["blocks"]["kernel"].make
+    assert (untold.dimension, untold.dtype) == (1, "float32")
+    whole = jax.sharding.PartitionSpec()
+    assert on_use({"a": 3}, {"a": whole}) == {"a": 3}
 
 
 def test_of_blocks_kernels_alone_are_rounded_before_they_are_gathered():

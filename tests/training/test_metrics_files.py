@@ -1,9 +1,11 @@
 import errno
 import io
 import json
+import math
 import os
 import resource
 import struct
+import time
 import uuid
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ from tensorboardX import record_writer
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from vit_jax import storage
+from vit_jax.training import metrics_files
 from vit_jax.training.metrics_files import MetricsWriter
 
 
@@ -103,6 +106,47 @@ class TestMetricsWriter:
         assert read_records(tmp_path) == [{"step": 1, "train/loss": 1.0}]
         assert read_scalars(tmp_path) == [(1, "train/loss", 1.0)]
 
+    def test_records_come_to_the_disk_more_than_half_a_minute_after_the_last(
+        self, tmp_path, monkeypatch
+    ):
+        now, flushed = [1000.0], []
+        clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time, time_ns=time.time_ns)
+        monkeypatch.setattr(metrics_files, "time", clock)
+        writer, flush = MetricsWriter(tmp_path, start_step=0), MetricsWriter._flush
+        monkeypatch.setattr(writer, "_flush", lambda: (flushed.append(now[0]), flush(writer)))
+        for step, seconds in enumerate((1000, 1029, 1030, 1031, 1060, 1061, 1062), 1):
+            now[0] = seconds
+            writer.write(step, {"train/loss": 1.0})
+            writer.complete_before(step + 1)
+        assert flushed == [1000, 1031, 1062]
+        writer.flush()
+        writer.flush()  # Nothing is written twice.
+        assert len(read_records(tmp_path)) == 7
+
+    def test_only_a_record_of_an_earlier_step_is_complete(self, tmp_path):
+        writer = MetricsWriter(tmp_path, start_step=0)
+        writer.complete_before(9)  # There is none.
+        writer.write(3, {"train/loss": 1.0})
+        for step, count in ((2, 0), (3, 0), (4, 1)):
+            writer.complete_before(step)
+            assert len(read_records(tmp_path)) == count
+        writer.close()
+
+    def test_trackers_get_the_same_and_are_closed(self, tmp_path):
+        told = []
+        trackers = SimpleNamespace(
+            scalars=lambda *what: told.append(what),
+            image=lambda step, name, image: told.append((step, name, image.shape)),
+            close=lambda: told.append("closed"),
+        )
+        writer = MetricsWriter(tmp_path, start_step=0, trackers=trackers)
+        writer.write(4, {"train/loss": np.float32(0.5), "eval/loss": math.nan})
+        writer.write_image(5, "eval/map", np.zeros((2, 3, 3), np.uint8))
+        writer.close()
+        (image, (step, numbers), end) = told
+        assert (image, step, end) == ((5, "eval/map", (2, 3, 3)), 4, "closed")
+        np.testing.assert_equal(numbers, {"train/loss": 0.5, "eval/loss": math.nan})
+
     def test_other_processes_write_nothing(self, tmp_path):
         writer = MetricsWriter(tmp_path, start_step=0, is_writer=False)
         writer.write(1, {"train/loss": 1.0})
@@ -152,6 +196,22 @@ class TestResume:
         assert [step for step, _, _ in scalars] == list(range(1, 9))
         np.testing.assert_array_equal([value for _, _, value in scalars], np.float32(expected))
 
+    def test_values_are_the_last_of_each_metric_with_and_without_what_was_cut(self, tmp_path):
+        writer = MetricsWriter(tmp_path, start_step=0)
+        writer.write(2, {"time/steps": 4.0, "data/skipped": 3})
+        writer.write(5, {"time/steps": 9.0})
+        writer.write(6, {"time/steps": 11.0, "time/saving": 0.5})
+        writer.close()
+        for is_writer in (False, True):  # The second cuts.
+            resumed = MetricsWriter(tmp_path, start_step=5, is_writer=is_writer)
+            kept = {"step": 5, "time/steps": 9.0}
+            assert resumed.last_record == kept
+            assert resumed.last_values == {**kept, "data/skipped": 3}
+            cut = {"step": 6, "time/steps": 11.0, "time/saving": 0.5}
+            assert resumed.cut_values == {**cut, "data/skipped": 3}
+        resumed.close()
+        assert [record["step"] for record in read_records(tmp_path)] == [2, 5]
+
     def test_resume_between_records(self, tmp_path):
         writer = MetricsWriter(tmp_path, start_step=0)
         writer.write(10, {"train/loss": 1.0})
@@ -172,10 +232,14 @@ class TestResume:
 
     def test_garbage_is_dropped_with_a_warning(self, tmp_path, caplog):
         path = tmp_path / "metrics.jsonl"
-        path.write_bytes(b'{"step": 1}\n\x00\x00\xff\n{"step": 2}\n')
+        damaged = b'{"step": 1}\n\x00\x00\xff\n{"step": 2}\n{"loss": 1}\n{"step": "3"}\n[3]\n'
+        path.write_bytes(damaged)
         MetricsWriter(tmp_path, start_step=2).close()
         assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
-        assert "no whole record" in caplog.text
+        assert caplog.messages == [
+            f"Dropped from {path} a line that is no whole record: {line!r}"
+            for line in (b"\x00\x00\xff", b'{"loss": 1}', b'{"step": "3"}', b"[3]")
+        ]
 
     def test_a_kill_while_cutting_leaves_the_old_file(self, tmp_path, monkeypatch):
         self.killed_run(tmp_path, steps=6)

@@ -1,6 +1,8 @@
 """What a run says of itself before it starts."""
 
+import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,8 @@ from tests.states import mesh_of
 from vit_jax.config import default_config
 from vit_jax.data.dataset import open_dataset
 from vit_jax.durations import Durations
+from vit_jax.errors import DataError
+from vit_jax.model_file import Preprocessing
 from vit_jax.optimizer.schedules import make_schedule
 from vit_jax.training import overview
 from vit_jax.training.experiment import make_experiment
@@ -190,6 +194,69 @@ def test_whether_the_input_is_enough_for_devices_whose_peak_is_known(monkeypatch
         f"the devices take at most {bound:,.0f} images/s, about {0.4 * bound:,.0f} at 40%"
     )
     assert "cores load about" in text
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    shared = overview.describe_input(experiment)
+    assert f"at 40% of their peak, {0.1 * bound:,.0f} of each of 4 processes; " in shared
+    monkeypatch.setattr(jax, "process_count", lambda: 1)
+    lacking = dataclasses.replace(experiment.dataset, source=None)
+    assert overview.describe_input(dataclasses.replace(experiment, dataset=lacking)) == ""
     assert text.endswith("it is enough")
     monkeypatch.setattr(overview.hardware, "peak_flops", lambda device: 1e15)
     assert "the devices would wait 100% of the time" in overview.describe_input(experiment)
+
+    def fail(config, dataset):
+        raise DataError("a torn file")
+
+    monkeypatch.setattr(overview.supply, "look_at", fail)
+    assert overview.describe_input(experiment) == "not measured: a torn file"
+
+
+def test_a_host_is_compared_with_its_share_of_what_the_devices_take(monkeypatch):
+    """Eight devices of 1e9 FLOP/s, at 40 %, of two processes."""
+    compared = []
+    monkeypatch.setattr(overview.hardware, "peak_flops", lambda device: 1e9)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    supply = types.SimpleNamespace(compare=lambda needed: compared.append(needed) or "so many")
+    monkeypatch.setattr(overview.supply, "look_at", lambda config, dataset: supply)
+    experiment = experiment_of(mesh_of(data=8))
+    assert overview.describe_input(experiment).endswith("; so many")
+    bound = 8 * 1e9 / experiment.flops_per_image
+    assert compared == [pytest.approx(0.4 * bound / 2)]
+
+
+def test_lengths_are_told_in_updates_and_epochs():
+    """12,345 updates of 48 images, of 1,000: 592.56 epochs."""
+    config = default_config()
+    config.batch_size = 48
+    text = overview.describe_durations(config, Durations(12_345, 1_001, 2_002, 3_003, 4_004), 1000)
+    assert text == (
+        "12,345 updates (592.6 epochs), warm-up 1,001, cooldown 2,002, evaluation every 3,003 and at "
+        "the end, checkpoint every 4,004 and at the end"
+    )
+    text = overview.describe_durations(config, Durations(12_345, 0, 0, 0, 0), 1000)
+    assert text.endswith("warm-up 0, evaluation at the end, checkpoint at the end")
+
+
+def test_a_normalisation_is_told_for_each_channel_and_a_head_by_its_classes():
+    preprocessing = Preprocessing(mean=(0.485, 0.456, 0.40625), std=(0.229, 1 / 3, 0.25))
+    assert overview.describe_normalization(preprocessing).endswith(
+        "mean 0.485, 0.456, 0.4062, deviation 0.229, 0.3333, 0.25"
+    )
+    assert overview.describe_head(7) == "for 7 classes"
+    assert overview.describe_head(0) == "without a head"
+
+
+def test_an_average_without_a_warm_up_is_told():
+    given = {"ema_decay": 0.99, "ema_warmup": False}
+    assert "parameters averaged by 0.99 from the start\n" in describe(mesh_of(1), **given)
+
+
+def test_data_that_has_no_name_yet_and_weighed_classes_are_told():
+    experiment = experiment_of(mesh_of(1))
+    config = experiment.config.copy_and_resolve_references()
+    config.data.source = ""
+    balance = types.SimpleNamespace(describe=lambda: ["one line", "and another"])
+    dataset = dataclasses.replace(experiment.dataset, balance=balance)
+    text = overview.describe_run(dataclasses.replace(experiment, config=config, dataset=dataset))
+    assert "data      (not named yet), 1,437 examples an epoch\n" in text
+    assert "classes   one line\n          and another\n" in text

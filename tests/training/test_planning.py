@@ -1,11 +1,15 @@
 """What a plan computes of numbers that a compiler gives."""
 
 import collections
+import contextlib
 import dataclasses
 import types
 
+import jax
+import numpy as np
 import pytest
 
+from tests.states import mesh_of
 from vit_jax.training import planning
 from vit_jax.training.planning import Bound, Memory, Plan, lower_bound, needed_bytes
 
@@ -67,6 +71,124 @@ def test_rates_are_of_the_estimate_or_else_the_bound():
         assert found.run_seconds == 10 * seconds
 
 
+@pytest.mark.parametrize(("compiler", "kernels"), [("cuda", 5), ("tpu", None)])
+@pytest.mark.parametrize("refusal", ["", "Used 2K of 1K hbm"])
+def test_a_plan_is_made_of_what_the_compiler_says(monkeypatch, compiler, kernels, refusal):
+    asked = []
+
+    def noting(name, result):
+        return lambda *given, **options: asked.append((name, *given, options)) or result
+
+    state = types.SimpleNamespace(params="p", opt_state="o", ema="e", objective="own")
+    experiment = types.SimpleNamespace(
+        **{"state": state, "frozen": "frozen", "batch": "batch", "step": "step"},
+        **{"flops_per_image": 7, "execution": {"remat": 1}},
+        durations=types.SimpleNamespace(total=90),
+    )
+    analysis = types.SimpleNamespace(temp_size_in_bytes=600_000, generated_code_size_in_bytes=7)
+    compiled = types.SimpleNamespace(memory_analysis=lambda: analysis, as_text=lambda: "text")
+    sizes = {"p": 1, "o": 20, "e": 300, ("frozen", "own"): 4000, "batch": 50_000}
+    config = types.SimpleNamespace(batch_size=48, mesh="axes")
+    bound = Bound(1, 2, 3)
+    for name, result in {
+        "with_architecture": config,
+        "open_data": "data",
+        "make_experiment": experiment,
+        "try_to_compile": (None if refusal else compiled, refusal),
+        "lower_bound": bound,
+        "estimated_seconds": 9.5,
+    }.items():
+        monkeypatch.setattr(planning, name, noting(name, result))
+    monkeypatch.setattr(planning.config_lib, "validate", noting("validate", None))
+    monkeypatch.setattr(
+        planning.sharding, "build_mesh", lambda *given: types.SimpleNamespace(shape={"data": 4})
+    )
+    monkeypatch.setattr(planning, "bytes_per_device", sizes.__getitem__)
+    monkeypatch.setattr(planning, "read_program", lambda text: f"program of {text!r}")
+    monkeypatch.setattr(planning, "collectives", lambda program: f"exchanges of {program}")
+    launches = [types.SimpleNamespace(times=2), types.SimpleNamespace(times=3)]
+    monkeypatch.setattr(planning.estimate, "gpu_kernels", lambda program: launches)
+    monkeypatch.setattr(planning, "CUDA", "cuda")
+    devices = topology(compiler=compiler, memory=123.7, platform="gpu")
+    found = planning.make_plan("given", devices, ("a=1",))
+    text = "" if refusal else "text"
+    program = f"program of {text!r}"
+    memory = Memory(1, 20, 300, 4000, 50_000, *((2048, 0) if refusal else (600_000, 7)))
+    assert found == Plan(
+        **{"changes": ("a=1",), "mesh": {"data": 4}, "memory": memory, "capacity": 123},
+        **{"refusal": refusal, "flops": 7 * 48, "exchanges": f"exchanges of {program}"},
+        **{"bound": bound, "estimate": None if refusal else 9.5, "kernels": kernels},
+        **{"batch_size": 48, "peak_flops": 4 * 5, "execution": {"remat": 1}, "steps": 90},
+        compile_seconds=found.compile_seconds,
+    )
+    calls = {name: rest for name, *rest in asked}
+    assert calls["validate"] == ["given", {}]
+    assert calls["with_architecture"] == ["given", {"cached_only": True}]
+    assert calls["open_data"] == [config, {}]
+    assert calls["make_experiment"][:1] + calls["make_experiment"][2:] == [
+        *[config, "data", {"platform": "gpu"}]
+    ]
+    assert calls["try_to_compile"] == ["step", devices, state, "frozen", "batch", {}]
+    assert calls["lower_bound"] == [devices, 7 * 48, memory, f"exchanges of {program}", {}]
+    if not refusal:
+        assert calls["estimated_seconds"] == [devices, program, bound, {}]
+    asked.clear()
+    planning.make_plan("given", devices, dataset="shared")
+    calls = {name: rest for name, *rest in asked}
+    assert "open_data" not in calls, "what plans share is not opened again"
+    assert calls["make_experiment"][2] == "shared"
+
+
+def test_what_this_host_loads_is_of_the_runs_own_model_and_data(monkeypatch):
+    monkeypatch.setattr(planning.config_lib, "validate", lambda config: None)
+    monkeypatch.setattr(
+        planning, "with_architecture", lambda config, cached_only: (config, cached_only)
+    )
+    monkeypatch.setattr(
+        planning, "open_dataset", lambda config, **options: ("data", config, options)
+    )
+    monkeypatch.setattr(planning, "look_at", lambda *given: given)
+    known = ("given", True)
+    assert planning.measure_supply("given") == (known, ("data", known, {}))
+    assert planning.open_data("given") == ("data", known, {"required": False})
+
+
+def compiling(error=None):
+    """A step whose program is "compiled", or whose compiler fails."""
+
+    def compile_(compiler_options):
+        if error:
+            raise error
+        return "compiled", compiler_options
+
+    lowered = types.SimpleNamespace(compile=compile_)
+    step = types.SimpleNamespace(lower=lambda *arguments: arguments == (1, 2) and lowered)
+    options = {"compiling": contextlib.nullcontext, "compiler_options": (("xla", True),)}
+    return planning.try_to_compile(step, topology(**options), 1, 2)
+
+
+def test_a_program_that_needs_too_much_memory_is_refused_in_the_compilers_words():
+    assert compiling() == (("compiled", {"xla": True}), "")
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Used 2G of 1G hbm\nand a list")
+    assert compiling(error) == (None, "RESOURCE_EXHAUSTED: Used 2G of 1G hbm")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        compiling(jax.errors.JaxRuntimeError("INTERNAL: it broke"))
+
+
+def test_a_devices_bytes_are_those_of_its_parts():
+    mesh = mesh_of(8, fsdp=4)
+
+    def leaf(shape, dtype, *spec):
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    tree = {"a": leaf((6, 8), np.float32, None, "fsdp"), "b": [leaf((3,), np.int8)]}
+    assert planning.bytes_per_device(tree) == 6 * 2 * 4 + 3
+    assert planning.bytes_per_device(None) == 0
+
+
 def test_units_of_memory():
     sizes = [needed_bytes(f"Used 1.5{unit} of 1G hbm") for unit in "KMGT"]
     assert sizes == [1.5 * 1024**power for power in (1, 2, 3, 4)]
+    assert needed_bytes("HLO temporaries (2.5G)") == 2.5 * 2**30
+    assert needed_bytes("no words for it") == 0

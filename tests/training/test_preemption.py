@@ -13,6 +13,7 @@ import pytest
 
 from tests.runs import LIMIT_SECONDS, connected, start, start_command
 from vit_jax.errors import PreemptedError
+from vit_jax.training import preemption
 from vit_jax.training.clock import STEPS_IN_FLIGHT
 from vit_jax.training.preemption import AHEAD, LOOK_SECONDS, Agreement, stop_signal
 
@@ -185,6 +186,48 @@ def test_another_run_of_the_same_process_is_not_stopped_by_the_last_one():
     assert [ask() for _ in range(AHEAD + 1)] == [False] * AHEAD + [True]
     other = Agreement(threading.Event(), store, 0, run=1)
     assert not any(other() for _ in range(2 * AHEAD))
+
+
+def test_one_process_asks_itself_and_several_agree(monkeypatch):
+    stop, made = threading.Event(), []
+    assert not preemption.stopping_after(stop)()
+    stop.set()
+    assert preemption.stopping_after(stop)()
+    monkeypatch.setattr(preemption.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(preemption.jax, "process_index", lambda: 1)
+    monkeypatch.setattr(preemption.global_state, "client", "the store")
+    monkeypatch.setattr(preemption, "Agreement", lambda *given: made.append(given))
+    for _ in range(2):
+        preemption.stopping_after(stop)
+    (*first, number), (*second, next_number) = made
+    assert first == second == [stop, "the store", 1]
+    assert next_number == number + 1, "another run"
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_what_processes_leave_for_each_other(process):
+    """Steps of 0.1 s: after three, a look at every fifth, or as long as twice the pause before."""
+    event, store, now = threading.Event(), Shared(), [0.0]
+    ask = Agreement(event, store, process, 7, lambda: now[0])
+    found = []
+    for step in range(1, 12):
+        now[0] += 0.1
+        ask()
+        found.append(dict(store))
+        if step == 6:
+            event.set()
+    folder = "vit_jax/stop/7/"
+    if process:
+        assert found == [{}] * 6 + [{f"{folder}last/1": str(7 + AHEAD)}] * 5
+    else:
+        assert found[1] == {}
+        assert found[2] == {f"{folder}pause/1": "5"}
+        assert found[4] == {f"{folder}pause/1": "5"}
+        assert found[5] == {f"{folder}pause/1": "5", f"{folder}pause/2": "5"}
+        last = {f"{folder}last/0": str(7 + AHEAD)}
+        assert found[6] == found[9] == {**found[5], **last}
+        pauses = {f"{folder}pause/2": "5", f"{folder}pause/3": "5"}
+        assert found[10] == {**pauses, **last}, "all have read the first"
 
 
 def test_handlers_are_put_back_when_nothing_came():

@@ -1,5 +1,6 @@
 """Which steps are traced."""
 
+import os
 import types
 
 import jax
@@ -20,7 +21,12 @@ from vit_jax.training.profiling import Profiler
 )
 def test_a_trace_is_of_the_steps_asked_for(monkeypatch, first, count, last, expected):
     events, step = [], 0
-    monkeypatch.setattr(jax.profiler, "start_trace", lambda where: events.append(f"start {step}"))
+
+    def start_trace(where):
+        assert where == os.path.join("run", "tensorboard"), "where its profiler looks"
+        events.append(f"start {step}")
+
+    monkeypatch.setattr(jax.profiler, "start_trace", start_trace)
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append(f"stop {step}"))
     profiler = Profiler(types.SimpleNamespace(start_step=first, num_steps=count), "run")
     for step in range(1, last + 1):

@@ -11,7 +11,13 @@ from vit_jax.config_file import chosen_keys
 from vit_jax.earlier import EARLIER
 from vit_jax.errors import CheckpointError, ConfigError
 from vit_jax.training import workdir
-from vit_jax.training.resuming import OF_THIS_START, as_json, as_recorded, check_same_run
+from vit_jax.training.resuming import (
+    OF_THIS_START,
+    as_json,
+    as_recorded,
+    check_same_run,
+    has_checkpoints,
+)
 
 
 def config_of(**values):
@@ -143,6 +149,51 @@ def test_which_keys_make_another_run(recorded_run, key, caplog):
             check_same_run(path, now, moved=True)
 
 
+def test_what_another_run_is_told_to_do_instead(recorded_run):
+    path, before = recorded_run
+
+    def refusal(**changes):
+        now = copy.deepcopy(before)
+        for key, value in changes.items():
+            *sections, name = key.split("__")
+            (now[sections[0]] if sections else now)[name] = value
+        with pytest.raises(CheckpointError) as error:
+            check_same_run(path, now, moved=False)
+        return str(error.value)
+
+    start, end = f"{path.parent} holds a run with ", "resume it with the config it was started with"
+    weights = f"or start from its weights in a new --workdir with --config.init={path.parent}."
+    split = "split a batch that does not fit with --config.optimizer.accumulation_steps"
+    moved = (
+        "the data there has other names or labels, or the run was recorded before they were compared; "
+        "to go on with it all the same, add --config.data.allow_changes=True"
+    )
+    assert refusal(seed=5) == f"{start}config.seed=0, not 5: {end}; {weights}"
+    assert refusal(batch_size=64, data__source="x", data__exclude="y") == (
+        f"{start}config.batch_size=128, not 64; config.data.exclude='', not 'y'; "
+        f"config.data.source='', not 'x': {end}; {split}; {moved}; {weights}"
+    )
+    assert refusal(model__name="ViT-S/16", model__width=7, seed=5) == (
+        f"{start}config.model.name=None, not 'ViT-S/16'; config.seed=0, not 5: {end}; {weights}"
+    )
+
+
+def test_what_is_not_the_configs_is_told_in_a_line(resume, tmp_path, caplog):
+    resume(ema_decay=0.5, total_steps=7, **{"data.flip": False})("total_steps=9", total_steps=9)
+    assert caplog.messages == [
+        f"The run goes on as {tmp_path}/config.json has it, with config.data.flip=False (not True), "
+        "config.ema_decay=0.5 (not 0.0): set what shall change on the command line."
+    ]
+
+
+def test_a_workdir_has_checkpoints_where_a_step_is_saved(tmp_path):
+    assert not has_checkpoints(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    assert not has_checkpoints(tmp_path)
+    (tmp_path / "checkpoints" / "7").mkdir()
+    assert has_checkpoints(tmp_path)
+
+
 def test_a_run_on_other_data_is_another_run(resume):
     """Unless the command line names the data: then it is compared, see test_moved_data."""
     go_on = resume(**{"data.source": "folder:a"})
@@ -170,9 +221,17 @@ def test_what_the_command_line_sets_wins(resume, caplog):
     assert "total" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "key", [key for key in flatten(default_config()) if key.startswith(OF_THIS_START)]
-)
+MACHINE = ["note", "log_every_steps", "watchdog_minutes", "profile.start_step"]
+MACHINE += ["profile.num_steps", "data.allow_changes", "data.index_dir", "data.num_threads"]
+MACHINE += ["data.num_workers", "data.cache_gib"]
+
+
+def test_which_keys_are_of_the_machine_and_the_screen():
+    found = [key for key in flatten(default_config()) if key.startswith(OF_THIS_START)]
+    assert sorted(found) == sorted(MACHINE)
+
+
+@pytest.mark.parametrize("key", MACHINE)
 def test_keys_of_the_machine_and_the_screen_are_the_configs(resume, caplog, key):
     old = flatten(default_config())[key]
     other = {bool: True, int: 7, float: 0.5, str: "other"}[type(old)]

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests.stages import mesh_of
 from vit_jax.checkpoint import TrainState
 from vit_jax.models import model_options
-from vit_jax.training.state import initial_params, with_weights
+from vit_jax.training.state import abstract_frozen, initial_params, load_frozen, with_weights
 
 OWN = types.SimpleNamespace(
     head_bias=(1.0, 2.0, 3.0),
@@ -27,6 +28,21 @@ def test_the_objective_adds_to_the_heads_biases_and_draws_by_another_key():
     for head in ("head", "distillation_head"):
         np.testing.assert_array_equal(params[head]["bias"], [-9, -8, -7])
     assert params["objective"]["key"].tolist() != jax.random.key_data(key).tolist()
+
+
+def test_frozen_arrays_are_read_only_where_there_are_some():
+    mesh = mesh_of(2, fsdp=2)
+    shapes = {"teacher": {"kernel": jax.ShapeDtypeStruct((4, 6), np.float32)}}
+    some = types.SimpleNamespace(
+        abstract_frozen=lambda: shapes, frozen=lambda: {"teacher": {"kernel": np.ones((4, 6))}}
+    )
+    none = types.SimpleNamespace(abstract_frozen=dict, frozen=lambda: 1 / 0)
+    assert load_frozen(none, abstract_frozen(none, mesh)) == {}
+    abstract = abstract_frozen(some, mesh)
+    leaf = abstract["teacher"]["kernel"]
+    assert (leaf.shape, leaf.dtype) == ((4, 6), np.float32)
+    found = load_frozen(some, abstract)["teacher"]["kernel"]
+    assert found.sharding == leaf.sharding
 
 
 def test_given_weights_reach_averages_and_what_the_objective_keeps():

@@ -2,14 +2,18 @@
 
 import json
 import logging
+import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.config import default_config
 from vit_jax.errors import DataError, NonFiniteLossError
+from vit_jax.training import step_log
 from vit_jax.training.clock import STEPS_IN_FLIGHT, Kind
-from vit_jax.training.step_log import StepLog
+from vit_jax.training.step_log import StepLog, open_log
 
 
 @pytest.fixture
@@ -218,6 +222,81 @@ def test_slow_data_is_advised_on_once(opened, caplog, monkeypatch):
     assert len(advice) == 1
     assert advice[0].startswith("60 % of the time")
     assert "vit_jax.benchmark input" in advice[0]
+
+
+def test_data_may_wait_for_a_quarter_of_the_time(opened, caplog):
+    log = opened()
+    for share, said in ((0.25, 0), (0.26, 1), (0.9, 1)):
+        log._advise(share)
+        assert len(caplog.messages) == said
+
+
+@pytest.mark.parametrize(("process", "skipping"), [(0, True), (0, False), (1, True)])
+def test_a_log_is_opened_as_the_config_says(tmp_path, monkeypatch, process, skipping):
+    """Trackers are of process 0 alone; what was spent before comes from the records."""
+    config = default_config()
+    config.log.writers, config.log.project = ("wandb",), "mine"
+    config.batch_size, config.log_every_steps, config.data.max_skipped = 48, 7, 0.25
+    asked = []
+    monkeypatch.setattr(step_log, "open_writers", lambda *given: asked.append(given) or "trackers")
+    monkeypatch.setattr(step_log.jax, "process_index", lambda: process)
+    monkeypatch.setattr(step_log.hardware, "peak_flops", lambda device: 1e12)
+    given, console = {}, []
+    monkeypatch.setattr(step_log, "Console", lambda *what: console.append(what))
+    writer = types.SimpleNamespace(last_values={"train/device_hours": 2.5}, cut_values={})
+    writer.last_record = {"step": 5}
+    monkeypatch.setattr(
+        step_log,
+        "MetricsWriter",
+        lambda path, **options: given.update(options, path=path) or writer,
+    )
+    experiment = types.SimpleNamespace(
+        config=config,
+        dataset=types.SimpleNamespace(num_examples=640, skipping=skipping or None),
+        durations=types.SimpleNamespace(total=90),
+        flops_per_image=123,
+    )
+    log = open_log(experiment, tmp_path, 5)
+    names = ("wandb",) if process == 0 else ()
+    assert asked == [(names, tmp_path, "mine", step_log.resolved(config))]
+    assert given == {
+        **{"path": tmp_path, "start_step": 5, "is_writer": process == 0, "trackers": "trackers"}
+    }
+    assert console == [(90, 5, process == 0)]
+    assert log.last_record == {"step": 5}
+    speed = log._throughput
+    assert (speed.batch_size, speed.total_steps, speed.flops_per_image) == (48, 90, 123)
+    assert (speed.peak_flops, speed.device_hours) == (1e12, 2.5)
+    assert speed.num_devices == jax.device_count()
+    assert (log._every_steps, log._num_train_examples) == (7, 640)
+    assert log._max_skipped == (0.25 if skipping else None)
+
+
+def test_the_devices_memory_is_recorded_where_it_is_known(opened, tmp_path, monkeypatch):
+    log = opened()
+    for step, memory in ((1, None), (2, 0), (3, 77)):
+        monkeypatch.setattr(
+            step_log.hardware, "device_memory_bytes", lambda device, memory=memory: memory
+        )
+        log.add(step, metrics_of(1.0))
+        log.drain()
+    log.flush()
+    found = [record.get("train/device_memory_bytes") for record in records(tmp_path)]
+    assert found == [None, 0, 77]
+
+
+def test_the_end_says_what_the_time_was_spent_on(opened, caplog, monkeypatch):
+    ended = []
+    monkeypatch.setattr(step_log.clocks, "end_of_run", lambda: ended.append(1))
+    log = opened()
+    close = log._writer.close
+    log._writer.close = lambda: (ended.append(2), close())
+    with caplog.at_level(logging.INFO, logger="vit_jax"):
+        log.close()
+    log.close = lambda: None  # Once is enough.
+    assert caplog.messages[-1].startswith("Wall time ")
+    assert "start 100.0%" in caplog.messages[-1]
+    assert ended == [1, 2]
 
 
 def test_a_record_is_in_the_file_when_it_is_printed(opened, tmp_path):

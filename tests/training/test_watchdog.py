@@ -48,6 +48,37 @@ def test_signs_of_life_and_0_keep_it_still(minutes, monkeypatch):
     assert not ended
 
 
+def test_it_barks_once_after_more_than_the_minutes(monkeypatch):
+    ended, barked, looks, now = [], [], [], [0.0]
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(watchdog, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(watchdog, "bark", barked.append)
+    seen = type("Seen", (), {"changed": property(lambda self: looks.append(1) or 10.0)})()
+    with watchdog.watching(1, seen, end=ended.append):
+        for seconds, expected in ((70.0, []), (70.5, [75])):
+            now[0], before = seconds, len(looks)
+            while len(looks) < before + 2 and not ended:
+                time.sleep(0.001)
+            assert ended == expected
+    assert barked == [1]
+
+
+def test_what_it_says_before_it_ends(monkeypatch, caplog):
+    done = []
+    monkeypatch.setattr(watchdog.logging, "shutdown", lambda: done.append("shut down"))
+    monkeypatch.setattr(watchdog, "time", types.SimpleNamespace(sleep=done.append))
+    monkeypatch.setattr(
+        watchdog.faulthandler, "dump_traceback", lambda file, all_threads: done.append(all_threads)
+    )
+    watchdog.bark(2.5)
+    assert done == [True, "shut down", 5]
+    assert caplog.messages == [
+        "No step, evaluation or save ended within config.watchdog_minutes=2.5: the run hangs where "
+        "the stacks below say. It ends with exit code 75; the same command goes on from the last "
+        "checkpoint."
+    ]
+
+
 def test_a_clock_that_stood_before_does_not_count(monkeypatch):
     ended, looks = [], threading.Event()
     monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.001)

@@ -2,7 +2,10 @@
 
 import json
 import logging
+import os
+import types
 
+import numpy as np
 import pytest
 from etils import epath
 
@@ -35,11 +38,76 @@ def test_a_directory_is_made_with_its_parents_and_left_empty(tmp_path):
     assert workdir.open_directory(str(path)) == path  # Again.
 
 
-def test_what_cannot_be_written_is_named(tmp_path):
+def test_what_cannot_be_written_is_named_with_the_reason(tmp_path):
     (tmp_path / "file").write_text("")
-    for directory in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(CheckpointError, match=f"--workdir={directory} cannot be written"):
-            workdir.open_directory(directory)
+    for directory, reason in (("file", "File exists"), ("file/run", "Not a directory")):
+        with pytest.raises(CheckpointError) as error:
+            workdir.open_directory(tmp_path / directory)
+        assert str(error.value) == (
+            f"--workdir={tmp_path / directory} cannot be written ({reason}): name another."
+        )
+
+
+def gathering(monkeypatch, *answers):
+    """What all processes said, one answer after another; returns what this one said."""
+    said, answers = [], iter(answers)
+
+    def gather(value):
+        said.append(value)
+        return next(answers)(value)
+
+    monkeypatch.setattr(workdir.distributed, "gather", gather)
+    return said
+
+
+@pytest.mark.parametrize("process", [0, 1, 2])
+@pytest.mark.parametrize("seen", [[True, True, True], [True, True, False]])
+def test_processes_share_a_directory(tmp_path, monkeypatch, process, seen):
+    """Process 0 writes a file, which all look for."""
+    monkeypatch.setattr(workdir.jax, "process_index", lambda: process)
+    monkeypatch.setattr(workdir.jax, "process_count", lambda: 3)
+
+    def written(value):
+        names = [path.name for path in tmp_path.iterdir()]
+        assert names == ([".shared_test_7"] if process == 0 else [])
+        (tmp_path / ".shared_test_7").touch()
+        return np.zeros(3)
+
+    said = gathering(
+        monkeypatch, lambda token: np.array([7, 8, 9]), written, lambda value: np.array(seen)
+    )
+    if all(seen):
+        workdir.open_directory(tmp_path)
+    else:
+        with pytest.raises(CheckpointError) as error:
+            workdir.open_directory(tmp_path)
+        assert f"--workdir={tmp_path} is another directory on process 2 than" in str(error.value)
+    assert said[2] is True
+    assert bool(list(tmp_path.iterdir())) == (process > 0), "process 0 removes it"
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_process_0_alone_records_the_config_once_all_have_read_it(tmp_path, monkeypatch, process):
+    monkeypatch.setattr(workdir.jax, "process_index", lambda: process)
+    path = tmp_path / "config.json"
+    gathering(monkeypatch, lambda value: path.exists() and pytest.fail("too early"))
+    inputs = workdir.Inputs(64, "")
+    workdir.record_config(epath.Path(tmp_path), default_config(), inputs, BEST, resuming=False)
+    assert path.exists() == (process == 0)
+
+
+@pytest.mark.parametrize(("before", "now"), [("", "run/compilation_cache"), ("mine", None)])
+def test_programs_are_kept_in_the_workdir_unless_said_otherwise(monkeypatch, before, now):
+    updates = {}
+    config = types.SimpleNamespace(jax_compilation_cache_dir=before, update=updates.__setitem__)
+    monkeypatch.setattr(workdir, "jax", types.SimpleNamespace(config=config))
+    workdir.enable_compilation_cache(epath.Path("run"))
+    assert updates == ({"jax_compilation_cache_dir": now} if now else {})
+
+
+def test_indices_lie_in_a_local_workdir():
+    assert workdir.index_directory("runs/a") == os.path.join("runs", "a", "index")
+    assert workdir.index_directory("gs://bucket/run") == ""
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "params.safetensors"])
@@ -91,7 +159,10 @@ def test_what_the_program_chose_is_recorded(recorded, tmp_path):
 
 def test_the_versions_are_recorded(recorded, tmp_path):
     content = json.loads((tmp_path / "config.json").read_text())
-    assert content["versions"].keys() == {*workdir.PACKAGES, "vit_jax", "device"}
+    packages = {"jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy"}
+    assert content["versions"].keys() == {*packages, "vit_jax", "device"}
+    assert content["versions"]["numpy"] == np.__version__
+    assert content["versions"]["device"] == "cpu"
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -201,8 +272,9 @@ def test_what_is_chosen_in_another_way_is_told(tmp_path, caplog):
         resuming = attention == "joint"
         workdir.record_config(epath.Path(tmp_path), config, inputs, BEST, resuming=resuming)
     (message,) = caplog.messages
-    assert message.startswith(
-        "config.model.attention=auto was 'xla' before this resume and is 'joint'"
+    assert message == (
+        "config.model.attention=auto was 'xla' before this resume and is 'joint' now: results differ "
+        "by rounding. Set it to go on as before."
     )
 
 
@@ -216,13 +288,18 @@ def test_a_pair_equals_the_list_it_is_stored_as(tmp_path, caplog):
     assert not caplog.records
 
 
-def test_other_data_is_mentioned(recorded, caplog):
+def test_other_data_is_mentioned(recorded, tmp_path, caplog):
     recorded(num_train_examples=1_065)
     (message,) = (record.getMessage() for record in caplog.records)
     assert message.startswith("The data had 64 training examples before this resume and has 1,065")
     caplog.clear()
     recorded(num_train_examples=1_065)
     assert not caplog.records
+    inputs = workdir.Inputs(1_065, "others")
+    workdir.record_config(epath.Path(tmp_path), default_config(), inputs, BEST, resuming=True)
+    assert caplog.messages == [
+        "The names or labels of the training examples are others than before this resume."
+    ]
 
 
 def test_without_a_checkpoint_any_config_replaces_the_recorded_one(recorded, tmp_path):
@@ -253,8 +330,23 @@ def test_keys_that_an_older_version_did_not_know_had_their_defaults(recorded, tm
         recorded(**{"data.classes": ("1", "2")})
 
 
-def test_another_teacher_is_refused_on_resume(recorded):
+def test_a_run_that_recorded_no_teacher_may_have_one(recorded, tmp_path):
+    """Earlier versions did not."""
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    del content["objective_digest"], content["execution"]
+    path.write_text(json.dumps(content))
+    recorded(teacher="one")
+    assert json.loads(path.read_text())["objective_digest"] == "one"
+
+
+def test_another_teacher_is_refused_on_resume(recorded, tmp_path):
     recorded(resuming=False, teacher="one")
     recorded(teacher="one")
-    with pytest.raises(CheckpointError, match="another teacher"):
+    with pytest.raises(CheckpointError) as error:
         recorded(teacher="two")
+    assert str(error.value) == (
+        f"{tmp_path}/config.json was recorded with another teacher than --config.init_teacher is now: "
+        "name the one that the run began with, or begin another run in a new --workdir, with "
+        "--config.init."
+    )

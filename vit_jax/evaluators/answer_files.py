@@ -54,13 +54,14 @@ def _csv(columns: dict[str, Any]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    shown = {name: _rounded(values) for name, values in columns.items()}
-    writer.writerows(csv_row(row) for row in zip(*shown.values(), strict=True))
+    writer.writerows(zip(*map(_shown, columns.values()), strict=True))
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
-def _rounded(values: Any) -> Any:
-    return [f"{value:.6g}" for value in values] if isinstance(values, np.ndarray) else values
+def _shown(values: Any) -> list[Any]:
+    """Numbers rounded; texts as no formulas, which a number below 0 is not taken for."""
+    numbers = isinstance(values, np.ndarray)
+    return [f"{value:.6g}" for value in values] if numbers else csv_row(values)
 
 
 def _parquet(columns: dict[str, Any]) -> bytes:

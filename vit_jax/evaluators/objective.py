@@ -83,9 +83,9 @@ class ObjectiveLoss(Evaluator):
                     totals = {name: totals.get(name, 0.0) + float(v) for name, v in found.items()}
                     if number == 0 and (drawn := draw(params, frozen, batch)) is not None:
                         pictures["pictures"] = column_of(jax.device_get(drawn))
-            count = totals.pop("count")
+            count = int(totals.pop("count"))
             means = {name: total / count if count else math.nan for name, total in totals.items()}
-            return Results({**means, "count": int(count)}, pictures)
+            return Results({**means, "count": count, **split.count_skipped(count)}, pictures)
 
         return measure
 

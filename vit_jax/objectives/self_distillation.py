@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -70,9 +71,10 @@ class SelfDistillation(Objective):
         wanted = options.local_size or self.model.image_size[0] * 3 // 7
         self.local_size = max(wanted // height, 1) * height, max(wanted // width, 1) * width
         if options.local_size and self.local_size != (options.local_size,) * 2:
+            unit = math.lcm(height, width)
             raise ConfigError(
                 f"config.objective.local_size={options.local_size}: must be a multiple of the "
-                f"{height}x{width} pixels of a patch, such as {self.local_size[0]}."
+                f"{height}x{width} pixels of a patch, such as {max(wanted // unit, 1) * unit}."
             )
 
     def init(self, key: jax.Array) -> dict:
