@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import json
 import math
 import shutil
@@ -11,10 +12,11 @@ import pytest
 
 from vit_jax import figures, storage, train
 from vit_jax import study as command
-from vit_jax.config import model_options, validate
+from vit_jax.config import lookup, model_options, validate
 from vit_jax.config_file import load_config
 from vit_jax.errors import ConfigError, NonFiniteLossError, PreemptedError
 from vit_jax.studies import cells, definition, results, views
+from vit_jax.studies import runs as runs_lib
 from vit_jax.studies.definition import Study, load_study
 from vit_jax.training.claim import ClaimedError
 
@@ -347,6 +349,11 @@ def test_sections_say_what_came_of_all_cells(monkeypatch):
     ]
     assert found[0][1].text == "Small. Of 16 cells: 13 done, 1 failed, 2 missing."
     assert [*found[2][0]] == ["exaflops-eval_accuracy", "exaflops-pets_eval_accuracy"]
+    assert found[2][1].text == views.COMPUTE.text
+    assert found[2][1].pictures == (
+        ("accuracy (share of images)", ACCURACY),
+        ("accuracy on pets", "pets/eval/accuracy"),
+    )
     assert found[3][1].table[1:] == [("ViT_one-short-1024_images-seed_0", "diverged")]
 
 
@@ -389,8 +396,18 @@ def test_a_line_has_its_band_and_crosses_where_cells_failed(monkeypatch):
         assert sorted({y for x, y in band if x == 256}) == [0.5, 1.75]
         assert (axes.get_xscale(), axes.get_ylabel()) == ("log", "accuracy (%)")
         assert [text.get_text() for text in axes.get_xticklabels()] == ["6", "64", "256"]
-    for view, scale in ((views.TRAINING, "linear"), (views.SPEED, "log")):
-        assert view.scale == scale
+    for view, title, label, figures_of_the_paper in (
+        (views.SIZE, "number of training images", "training images", "3 and 4"),
+        (views.COMPUTE, "compute", "training compute (exaFLOPs)", "5, 8 and 13"),
+        (views.SPEED, "speed", "inference speed (images/s)", "13, right,"),
+    ):
+        assert (view.title.split("Against ")[1].removeprefix("the "), view.label) == (title, label)
+        assert f" (Figures {figures_of_the_paper} of" in view.text.replace("Figure ", "Figures ")
+        assert (view.scale, view.every_record) == ("log", False)
+    training = (views.TRAINING.title, views.TRAINING.label, views.TRAINING.scale)
+    assert training == ("During training", "epochs", "linear")
+    names = [view.name for view in (views.SIZE, views.COMPUTE, views.TRAINING, views.SPEED)]
+    assert names == ["size", "exaflops", "training", "speed"]
     assert views.SPEED.lines(every[0]) == views.COMPUTE.lines(every[0]) == ("ViT",)
     assert views.SIZE.lines(every[0]) == views.TRAINING.lines(every[0]) == ("ViT: one",)
 
@@ -554,16 +571,145 @@ def test_all_that_come_with_the_package_are_known():
     assert definition.shipped() == [*SHIPPED]
 
 
+@functools.cache
+def shipped_study(name):
+    """A study that comes with the package, and the config of each model's first cell."""
+    study = load_study(name)
+    first = {cell.model: cell for cell in reversed(study.cells())}
+    return study, {
+        model: load_config(first[model].config, first[model].overrides) for model in study.models
+    }
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_study_that_comes_with_the_package_resolves(name):
-    study = load_study(name)
+    study, configs = shipped_study(name)
     definition.check(study, name)
-    models = set()
-    for cell in study.cells():
-        config = load_config(cell.config, cell.overrides)
+    for config in configs.values():
         validate(config)
-        models.add(model_options(config, 10))
+    models = {model_options(config, 10) for config in configs.values()}
     assert (len(study.cells()), len(models)) == SHIPPED[name]
+
+
+# Table 6 of arXiv 2010.11929: kind and epochs -> models.
+TABLE_6 = {
+    ("ViT", 7): "B/32 B/16 L/32 L/16",
+    ("ViT", 14): "L/16 H/14",
+    ("hybrid", 7): "R50x1+B/32 R50x1+B/16 R50x1+L/32 R50x1+L/16",
+    ("hybrid", 14): "R50x1+L/16",
+    ("ResNet", 7): "R50x1 R50x2 R101x1 R152x1 R152x2",
+    ("ResNet", 14): "R152x2 R200x3",
+}
+NAMES = {"ViT": "ViT-{}", "hybrid": "R50+ViT-{}", "ResNet": "BiT-{}"}
+# Table 8: none, or each of two kinds at three places; relative ones have no place.
+TABLE_8 = {
+    "none": ("none", None),
+    "relative": ("relative", None),
+    **{
+        f"{kind}{end}": (name, placement)
+        for kind, name in (("1-D", "learned_1d"), ("2-D", "learned_2d"))
+        for end, placement in (
+            *(("", None), (", every layer", "every_layer")),
+            (", every layer, shared", "every_layer_shared"),
+        )
+    },
+}
+# Figure 8: 8 layers of width 1,024, MLPs of 2,048, patches of 32; up to 64 layers. Other values are ours.
+FIGURE_8 = {
+    "depth, width, MLP width, patch size, all: base": (8, 1024, 2048, 32),
+    **{f"depth: {n}": (n, 1024, 2048, 32) for n in (2, 4, 16, 32, 64)},
+    **{f"width: {n}": (8, n, 2048, 32) for n in (256, 512, 2048)},
+    **{f"MLP width: {n}": (8, 1024, n, 32) for n in (512, 1024, 4096, 8192)},
+    **{f"patch size: {n}": (8, 1024, 2048, n) for n in (56, 28, 16, 14)},
+    "all: 4 × 512 × 1024 × 56": (4, 512, 1024, 56),
+    "all: 16 × 2048 × 4096 × 16": (16, 2048, 4096, 16),
+}
+
+
+def test_published_studies_train_their_models_as_the_paper_does():
+    def found(name, *keys):
+        return {
+            label: tuple(lookup(config, key) for key in keys)
+            for label, config in shipped_study(name)[1].items()
+        }
+
+    assert found("scaling", "model.name", "total_epochs") == {
+        f"{kind}: {model}, {epochs} epochs": (NAMES[kind].format(model.split("+")[-1]), epochs)
+        for (kind, epochs), models in TABLE_6.items()
+        for model in models.split()
+    }
+    adam, sgd = ("adamw", 7), ("sgd", 7)  # Table 7.
+    assert found("optimizers", "model.name", "optimizer.name", "total_epochs") == {
+        f"{method}: {model}": (f"BiT-{model}", *recipe)
+        for method, recipe in (("Adam", adam), ("SGD", sgd))
+        for model in ("R50x1", "R152x2")
+    }
+    assert found("pooling", "model.pooling", "optimizer.learning_rate", "eval_every_epochs") == {
+        "class token, rate 8e-4": ("token", 8e-4, 1),
+        "average, rate 8e-4": ("average", 8e-4, 1),
+        "average, rate 3e-4": ("average", 3e-4, 1),
+    }
+    assert found("positions", "model.positions", "model.position_placement") == TABLE_8
+    keys = ("model.depth", "model.width", "model.mlp_width", "model.patch_size")
+    assert found("shapes", *keys) == FIGURE_8
+    widths = found("shapes", "model.width", "model.representation_size")
+    assert all(width == hidden for width, hidden in widths.values()), (
+        "of section 3.1's hidden layer"
+    )
+    for name in ("axial", "data_size"):
+        assert set(found(name, "total_epochs").values()) == {(7,)}
+    half = shipped_study("data_size")[1]["ViT-b/32"]
+    assert half.model.representation_size == model_options(half, 10).width == 384
+    millions = [size / 1e6 for size in shipped_study("data_size")[0].sizes]
+    assert millions == [9, 30, 90, 300]  # Figure 4.
+
+
+def test_published_studies_pretrain_on_jft_and_measure_what_the_paper_does():
+    few_shot = {"5-shot accuracy (share of images)": "fewshot/5_shot"}
+    transfer = ["imagenet2012", "cifar10", "cifar100", "oxford_iiit_pet", "oxford_flowers102"]
+    for name in SHIPPED.keys() - {"fashion_mnist"}:
+        study, configs = shipped_study(name)
+        assert {config.data.num_classes for config in configs.values()} == {18_291}
+        evaluators = {config.evaluators for config in configs.values()}
+        if name == "optimizers":
+            assert (study.metrics, evaluators) == (STUDY.metrics, {""})
+        else:
+            assert study.metrics == few_shot
+            assert evaluators == {"classification | fewshot(shots=(5,))"}
+        tuned = {task: f"tfds:{task}" for task in transfer * (name in ("optimizers", "scaling"))}
+        found = {task: load_config(*recipe).data.source for task, recipe in study.finetune.items()}
+        assert found == tuned
+        shown = {"axial": (views.COMPUTE, views.SPEED), "pooling": (views.TRAINING,)}
+        assert study.views == shown.get(name, (views.SIZE, views.COMPUTE))
+        measured = runs_lib.trained_and_measured if name == "axial" else runs_lib.trained
+        assert study.run is measured
+
+
+def test_the_small_study_trains_as_the_small_recipe_but_for_less_long():
+    study, configs = shipped_study("fashion_mnist")
+    recipe = load_config("configs/fashion_mnist.py")
+    config = configs["ViT"]
+    shared = ("data.source", "data.train_crop", "model.image_size", "model.channels", "model.name")
+    shared += ("model.width", "model.depth", "model.num_heads", "model.mlp_width", "model.pooling")
+    shared += ("model.position_std", "batch_size", "log_every_steps", "optimizer.weight_decay")
+    shared += ("optimizer.grad_clip_norm", "data.flip", "schedule.name")
+    for key in shared:
+        assert lookup(config, key) == lookup(recipe, key), key
+    assert (config.total_steps, config.warmup_steps, config.checkpoint_every_steps) == (
+        300,
+        30,
+        100,
+    )
+    assert config.optimizer.learning_rate == 1e-3
+    assert config.evaluators == "classification | fewshot(shots=(5,), train_split='train[:500]')"
+    assert study.sizes == (500, 2_000, 10_000, 60_000)
+    assert study.metrics == {"5-shot accuracy (share of images)": "fewshot/5_shot"}
+    hybrid, resnet = (configs[name].model for name in ("hybrid", "ResNet"))
+    found = (hybrid.name, hybrid.stem_depths, hybrid.stem_width_factor, hybrid.patch_size)
+    assert found == ("R+ViT-Ti/16", (1,), 0.5, 1)
+    assert (hybrid.depth, hybrid.width, hybrid.mlp_width) == (1, 96, 192)
+    found = (resnet.name, resnet.stage_depths, resnet.width_factor)
+    assert found == ("BiT-R50x1", (1, 1, 1), 0.5)
 
 
 def test_a_model_of_a_study_is_the_one_it_is_called_by():

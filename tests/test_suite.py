@@ -106,9 +106,26 @@ def test_parts_together_do_all_and_the_last_has_the_table(
             (),
             "each another one",
         ),
-        ("SUITE = {'g': {'a/b': 'tests/tiny.py'}}", (), "without '/'"),
+        ("SUITE = {'g': {'a/b': 'tests/tiny.py'}}", (), "suite.py: tasks need names"),
+        ("SUITE = {'g': {'': 'tests/tiny.py'}}", (), "each another one, without '/'"),
+        ("SUITE = {'g': {}}", (), "tasks need names"),
+        ("SUITE = {'g': {'a': 3}}", (), "suite.py: each task needs a config, such as"),
+        ("SUITE = {'g': ['a']}", (), "is no suite (AttributeError"),
+        ("SUITE = 1 +", (), "is no suite (SyntaxError"),
         ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--config.seed=1",), "a suite sets it"),
-        ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--share=3/2",), "expected k/K"),
+        *(
+            (
+                "SUITE = {'g': {'a': 'tests/tiny.py'}}",
+                (f"--share={k}",),
+                f"--share={k}: expected k/K",
+            )
+            for k in ("3/2", "0/2", "-1/2", "2", "a/b", "1/")
+        ),
+        (
+            "SUITE = {'g': {'a': 'tests/tiny.py'}}",
+            ("--latex=/dev/null/t.tex",),
+            "--latex=/dev/null/t.tex cannot",
+        ),
         ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--config.best_metric=x",), "is not measured"),
     ],
 )
@@ -140,11 +157,33 @@ def test_with_sweep_each_run_chooses_its_rate_first(file, made, monkeypatch, tmp
     assert not made[0]
 
 
-@pytest.mark.parametrize("path", ["configs/suites/vtab.py", "configs/suites/transfer.py"])
-def test_the_suites_here_have_configs_that_load(path):
-    tasks = suite.trials_of(suite.read_suite(path), 1)
-    for trial in tasks:
-        assert load_config(trial.config, ["init=none"]).sweep.learning_rates
+# Table 2 of arXiv 1910.04867: VTAB's groups.
+VTAB = {
+    "natural": "caltech101 cifar100 dtd oxford_flowers102 oxford_iiit_pet sun397 svhn",
+    "specialized": "camelyon eurosat resisc45 retinopathy",
+    "structured": "clevr_count clevr_distance dmlab dsprites_location dsprites_orientation "
+    "kitti_distance smallnorb_azimuth smallnorb_elevation",
+}
+# Table 5 of arXiv 2010.11929, at 384 px.
+TRANSFER = {
+    "imagenet": "imagenet2012",
+    "small": "cifar10 cifar100 oxford_iiit_pet oxford_flowers102",
+}
+
+
+@pytest.mark.parametrize(("name", "groups"), [("vtab", VTAB), ("transfer", TRANSFER)])
+def test_the_suites_here_have_the_papers_tasks(name, groups):
+    tasks = suite.read_suite(f"configs/suites/{name}.py")
+    assert {group: " ".join(names) for group, names in tasks.items()} == groups
+    for trial in suite.trials_of(tasks, 1):
+        config = load_config(trial.config, ["init=none"])
+        assert config.sweep.learning_rates
+        assert (config.model.name, config.model.image_size) == ("ViT-B/16", 384)
+        assert config.ema_decay == 0
+        if name == "transfer":
+            assert config.data.source == f"tfds:{trial.task}"
+        else:
+            assert f"vtab.py:{trial.task}," in trial.config
 
 
 @pytest.mark.usefixtures("on_one_device", "shared_programs")

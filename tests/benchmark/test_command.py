@@ -143,7 +143,9 @@ def test_synthetic_data_need_not_be_there(monkeypatch):
     ("arguments", "words"),
     [
         (("step", "--models=ViT-B/16"), "--models: only eval has it"),
-        (("step", "--memory_gib=1"), "--memory_gib: only eval has it"),
+        (("step", "--memory_gib=1"), "--memory_gib: only eval has it, not step"),
+        (("input", "--sizes=8"), "--sizes: only eval has it, not input"),
+        (("train", "--plots=DIR"), "--plots: only eval has it, not train"),
         (("input", "--data=synthetic"), "input measures how real data"),
         (("eval", "--sizes=8,big"), "whole numbers of pixels"),
         (("eval", "--models=ViT-B/16", "--sizes=100"), "not divisible by model.patch_size"),

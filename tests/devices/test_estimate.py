@@ -115,6 +115,22 @@ ENTRY %main (x: f32[8]) -> f32[8] {
     assert tpu_seconds(read_program(text), "TPU7x") is None, "its clock is not published"
 
 
+@pytest.mark.parametrize(
+    ("operation", "starts"),
+    [
+        *((name, 0) for name in ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")),
+        *((name, 0) for name in ("while", "conditional", "call", "after-all", "opt-barrier")),
+        *((name, 0) for name in ("partition-id", "replica-id", "async-start", "async-update")),
+        *((name, 0) for name in ("async-done", "copy-done", "all-gather", "all-reduce-start")),
+        *((name, 0) for name in ("reduce-scatter", "all-to-all", "collective-permute-done")),
+        *((name, 1) for name in ("copy", "copy-start", "reduce", "fusion", "custom-call", "sort")),
+    ],
+)
+def test_what_starts_a_kernel(operation, starts):
+    text = f"ENTRY %main (x: f32[8]) -> f32[8] {{\n  ROOT %a = f32[8]{{0}} {operation}(%x)\n}}\n"
+    assert len(gpu_kernels(read_program(text))) == starts
+
+
 def test_constants_that_estimates_compare_by():
     """A change of them makes all that was written down of other programs another's."""
     assert (SHARE_OF_BANDWIDTH, SHARE_OF_PEAK, LAUNCH_SECONDS) == (0.85, 0.7, 2.5e-6)

@@ -117,14 +117,14 @@ open({str(tmp_path / "done")!r} + str(index), "w").close()
     assert len(list(tmp_path.glob("done?"))) == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_are_passed_on_and_no_restart_follows(run, number):
     body = f"""
 def stop(number, frame):
     print("got", number, flush=True)
     sys.exit(75)
-signal.signal(signal.SIGTERM, stop)
-signal.signal(signal.SIGINT, stop)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, stop)
 print("ready", flush=True)
 time.sleep({ENDLESS})
 """
