@@ -8,6 +8,7 @@ import math
 import shutil
 import threading
 
+import jax
 import pytest
 
 from vit_jax import figures, storage, train
@@ -134,7 +135,10 @@ def test_a_failed_cell_is_marked_and_tried_again_when_asked(runs, tmp_path, caps
     first = rows(tmp_path)[0]
     assert (first["status"], first["reason"]) == ("failed", "The loss is infinite.")
     assert "1 failed" in capsys.readouterr().out
-    assert "ViT_one-64_images-seed_0" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "ViT_one-64_images-seed_0" in page
+    assert "<title>Tiny</title>" in page
+    assert f"The study in {tmp_path}." in page
     assert start(tmp_path) == 1
     assert (start(tmp_path, "--draw"), start(tmp_path, "--cell=1")) == (1, 0)
     assert len(made) == 12
@@ -261,6 +265,28 @@ def test_a_metric_that_is_not_measured_and_a_study_that_changed(runs, tmp_path, 
     assert cells.outcome_of(elsewhere, str(tmp_path)).status == "done"
     with pytest.raises(ConfigError, match=r"another definition.*batch_size=8"):
         cells.outcome_of(changed, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: memory"), "RESOURCE_EXHAUSTED: memory"),
+        (NonFiniteLossError("The loss is nan."), "The loss is nan."),
+    ],
+)
+def test_what_a_cell_fails_of_is_told(error, reason, tmp_path, caplog):
+    def fail(*given):
+        raise error
+
+    failing = dataclasses.replace(STUDY, run=fail)
+    cell = failing.cells()[0]
+    cells.run_cell(failing, cell, str(tmp_path), threading.Event())
+    outcome = cells.outcome_of(cell, str(tmp_path))
+    assert (outcome.status, outcome.reason, outcome.numbers) == ("failed", reason, {})
+    assert caplog.messages == [f"{cell.folder} failed: {reason}"]
+    failing = dataclasses.replace(failing, run=lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # A fault of the program: it ends the study.
+        cells.run_cell(failing, failing.cells()[1], str(tmp_path), threading.Event())
 
 
 SCHEDULED = dataclasses.replace(
@@ -777,6 +803,7 @@ def test_outcomes_are_whole_or_told(tmp_path):
     cell = STUDY.cells()[0]
     path = tmp_path / cell.folder / "cell.json"
     path.parent.mkdir()
-    path.write_text(json.dumps({"status": "done"}))
-    with pytest.raises(ConfigError, match="damaged"):
-        cells.outcome_of(cell, str(tmp_path))
+    for content in ('{"status": "done"}', "{", "[]"):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=f"^{path} is damaged .*move it away to run the cell"):
+            cells.outcome_of(cell, str(tmp_path))

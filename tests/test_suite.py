@@ -1,5 +1,7 @@
 """A suite: tasks and seeds, killed and gone on with, split, and its table."""
 
+import math
+
 import pytest
 
 from tests.shared_programs import shared_programs  # noqa: F401
@@ -16,13 +18,13 @@ def made(monkeypatch):
     made = []
 
     def run(config, directory, *, stop, chosen):
-        assert "seed" in chosen
+        assert chosen - {"total_steps", "total_epochs", "total_examples"} == {*run.chosen, "seed"}
         made.append((directory.rsplit("/", 2)[1], config.seed, config.total_steps))
         if len(made) == run.killed_at:
             raise PreemptedError("stopped")
         return {"step": 1, "eval/accuracy": 0.1 * len(made[-1][0]) + 0.02 * config.seed}
 
-    run.killed_at = 0
+    run.killed_at, run.chosen = 0, ()
     monkeypatch.setattr(train, "run", run)
     made_run = run
     return made, made_run
@@ -66,6 +68,44 @@ def test_killed_anywhere_it_repeats_no_finished_run_and_has_the_same_table(
     assert sorted(runs) == [(task, seed, 7) for task in ("a", "bb", "ccc") for seed in (0, 1)]
     assert suite.main(command) == 0
     assert len(runs) == 6
+
+
+def test_a_table_for_a_paper():
+    rows = [("natural", "oxford_pet", "91.00 ± 0.50"), ("all", "mean", "–")]
+    assert suite.as_latex(rows).splitlines() == [
+        r"\begin{tabular}{llr}",
+        r"\toprule",
+        r"natural & oxford\_pet & 91.00 $\pm$ 0.50 \\",
+        r"all & mean & -- \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_what_is_no_number_is_a_result_all_the_same(tmp_path):
+    trial = suite.Trial("a", CONFIG, 3)
+    assert trial.directory("w") == "w/a/3"
+    assert suite.read_result(trial, str(tmp_path)) is None
+    (tmp_path / "a/3").mkdir(parents=True)
+    (tmp_path / "a/3/suite_result.json").write_text('{"metric": "x", "value": null}')
+    assert math.isnan(suite.read_result(trial, str(tmp_path)))
+    assert suite.summarize([0.5]) == "50.00"
+    assert suite.summarize([0.25, 0.5, 0.75]) == "50.00 ± 25.00"
+
+
+@pytest.mark.parametrize(
+    ("text", "array", "share"),
+    [
+        ("", {}, (0, 1)),
+        ("", {"ID": "7", "MIN": "5", "MAX": "9"}, (2, 5)),
+        ("", {"ID": "3", "MIN": "0", "MAX": "3"}, (3, 4)),
+        ("1/1", {"ID": "7", "MIN": "5", "MAX": "9"}, (0, 1)),
+        ("3/4", {}, (2, 4)),
+    ],
+)
+def test_the_share_of_one_task(text, array, share):
+    environment = {f"SLURM_ARRAY_TASK_{name}": value for name, value in array.items()}
+    assert suite.share_of(text, environment) == share
 
 
 def test_a_mean_waits_for_all_of_its_tasks():

@@ -113,6 +113,25 @@ def test_rates_are_compared_on_the_held_out_part_and_the_best_trains_on_everythi
     assert config.data.eval_split == "test[:64]", "the caller's config is left alone"
 
 
+def test_a_metric_that_no_run_measures_ends_the_sweep(config, tmp_path, runs):
+    made, outcomes = runs
+    config.best_metric = "eval/top5"
+    outcomes |= {1e-5: 0.5}
+    measured = r"'eval/top5': eval/top5 is not measured, but step, eval/accuracy, eval/loss; name"
+    with pytest.raises(ConfigError, match=measured):
+        sweep.sweep(config, str(tmp_path))
+    assert len(made) == 1
+
+
+def test_one_process_writes_what_came_of_it(config, tmp_path, runs, monkeypatch):
+    _, outcomes = runs
+    outcomes |= {1e-5: 0.5, 3e-3: 0.6}
+    monkeypatch.setattr(sweep.jax, "process_index", lambda: 1)
+    sweep.sweep(config, str(tmp_path))
+    assert not (tmp_path / "sweep.json").exists()
+    assert sweep.given == [{"stop": None, "chosen": None}] * 3
+
+
 def test_a_table_says_which_rate_is_best():
     measures = {0.001: 0.123456, 0.01: 0.9876543, 3.0: math.nan}
     assert sweep.table(measures, 0.01, "eval/accuracy", "train[90%:]").splitlines() == [

@@ -1,6 +1,7 @@
 """The command measures the loop, the step and the forward pass of a tiny run, on one device each."""
 
 import json
+import types
 
 import pytest
 
@@ -123,6 +124,25 @@ def test_flags_say_what_is_measured_for_how_long(monkeypatch, tmp_path):
     flags, _ = command.parse_flags(["eval", "--config=tests/tiny.py"])
     command.measure_eval(config, flags)
     assert given == [(config, "synthetic", Timing(20, 5), 7)]
+
+
+def test_what_is_printed_is_text_or_one_document(monkeypatch, capsys):
+    def measured(name):
+        return types.SimpleNamespace(describe=lambda: f"{name}.", as_json=lambda: {"what": name})
+
+    monkeypatch.setattr(command, "measure_step", lambda *given: measured("a step"))
+    monkeypatch.setattr(command, "measure_loop", lambda *given: measured("a loop"))
+    monkeypatch.setattr(command, "measure_inference", lambda c, *_: measured(c.model.image_size))
+    sizes = ("--sizes=8,16", "--memory_gib=1")
+    for what, flags, text, document in (
+        ("step", (), "a step.\n", {"what": "a step"}),
+        ("train", (), "a loop.\n", {"what": "a loop"}),
+        ("eval", sizes, "8.\n\n16.\n", [{"what": 8}, {"what": 16}]),
+    ):
+        assert main((what, *RUN, *flags)) == 0
+        assert capsys.readouterr().out == text
+        assert main((what, *RUN, *flags, "--json")) == 0
+        assert json.loads(capsys.readouterr().out) == document
 
 
 def test_synthetic_data_need_not_be_there(monkeypatch):

@@ -130,6 +130,12 @@ def test_processes_of_a_host_share_its_gpus(local_id, local_count, visible, expe
     assert share_of_gpus(local_id, local_count, environment) == expected
 
 
+def test_all_gpus_of_a_host_are_visible_where_nobody_says_which(monkeypatch):
+    files = {"/dev/nvidia[0-9]*": [f"/dev/nvidia{number}" for number in range(6)]}
+    monkeypatch.setattr(distributed.glob, "glob", files.__getitem__)
+    assert share_of_gpus(1, 2, {}) == (3, 4, 5)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
