@@ -416,6 +416,13 @@ def test_a_line_has_its_band_and_crosses_where_cells_failed(monkeypatch):
         first, crosses, _, _, third, none = axes.lines
         assert first.get_xydata().tolist() == [[6, 6 / 512 + 0.25], [64, 0.25], [256, 0.5]]
         assert crosses.get_xydata().tolist() == [[6, results.FAILED_AT]]
+        assert 0 < results.FAILED_AT < 0.1, "at the bottom"
+        shown = [(line.get_marker(), line.get_color()) for line in (first, crosses, third)]
+        one, two = figures.PALETTE[:2]
+        assert shown == [("o", one), ("x", one), ("^", figures.PALETTE[2])]
+        assert axes.lines[2].get_color() == two
+        assert figures.MARKERS[:3] == ("o", "s", "^")
+        assert axes.get_xlabel() == "training images"
         assert third.get_xydata()[-1].tolist() == [256, 0.5 + 0.625]
         assert none.get_xydata().tolist() == []
         band = axes.collections[2].get_paths()[0].vertices
@@ -559,6 +566,18 @@ def test_a_study_of_one_size_has_one_table_of_all_metrics():
     (table,) = results.tables(study, found)
     assert table[0] == ("model", "a", "b", "training exaFLOPs")
     assert table[1] == ("ViT: one", "0.5000 ± 0.0000", "1234 ± 0.0000", "3e-09 ± 0.0000")
+
+
+def test_ticks_are_ordinary_numbers():
+    axes = figures.painted(lambda axes: axes.set(xscale="log"), figures.SIZE)
+    with axes as figure:
+        results.set_ticks(figure.axes[0], [0.012, 0.456, 9.96, 12_345, 1e6])
+        texts = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+    assert texts == ["0.012", "0.46", "10", "12,345", "1,000,000"]
+    with figures.painted(lambda axes: axes.set(xscale="log"), figures.SIZE) as figure:
+        results.set_ticks(figure.axes[0], [1.4, 10])
+        assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["1.4", "10"]
+        assert not figure.axes[0].get_xticks(minor=True).size
 
 
 def test_ticks_have_room():

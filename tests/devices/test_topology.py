@@ -1,6 +1,8 @@
 """Devices by their names: what is asked of the compilers, and what stands in for them."""
 
+import contextlib
 import math
+import os
 import types
 
 import pytest
@@ -192,6 +194,24 @@ def test_what_jax_asks_of_a_gpu_is_answered():
         equal = [cudnn.is_cuda_compute_capability_equal(text) for text in ("8.0", "9.0")]
         assert equal == [True, False]
     assert cudnn.check_cudnn_version is before
+
+
+def test_remarks_of_compilers_stay_off_the_screen(capfd):
+    with topology._quiet():
+        os.write(2, b"no TPU")
+    os.write(2, b"seen")
+    with contextlib.suppress(ValueError), topology._quiet():
+        raise ValueError
+    os.write(2, b" again")
+    assert capfd.readouterr().err == "seen again"
+
+
+def test_without_any_plug_in_there_is_no_compiler(monkeypatch):
+    def find_spec(name):
+        raise ModuleNotFoundError(name)  # Of the package around it.
+
+    monkeypatch.setattr(gpu_compiler.importlib.util, "find_spec", find_spec)
+    assert not gpu_compiler.is_installed()
 
 
 @pytest.mark.parametrize("number", ["12", "13", "14"])

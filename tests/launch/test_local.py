@@ -215,6 +215,14 @@ def test_the_share_of_gpus(local, visible, count, ids, monkeypatch):
     assert "JAX_LOCAL_DEVICE_IDS" not in local.environment(0, 1)
 
 
+def test_gpus_are_those_of_the_machine_where_nobody_says_which(local, monkeypatch):
+    for name in ("CUDA_VISIBLE_DEVICES", "JAX_LOCAL_DEVICE_IDS"):
+        monkeypatch.delenv(name, raising=False)
+    files = {"nvidia[0-9]*": ["nvidia0", "nvidia1", "nvidia2", "nvidia3"]}
+    monkeypatch.setattr(local, "Path", lambda folder: SimpleNamespace(glob=files.__getitem__))
+    assert local.environment(1, 2)["JAX_LOCAL_DEVICE_IDS"] == "2,3"
+
+
 def test_the_launchers_flags(local):
     flags, arguments = local.parse_arguments(["--num_processes=3", "--", "--a", "--", "b"])
     assert arguments == ["--a", "--", "b"]

@@ -99,6 +99,19 @@ def test_a_preempted_slice_is_asked_for_again(tpu_vm):
     assert "code none: starting it again (1 of 100)" in errors
 
 
+def test_a_slice_is_waited_for_whatever_its_state(tpu_vm):
+    states = ["DELETING", "FAILED", "SUSPENDING", "PROVISIONING", "ACTIVE"]
+    run = ("run", *FLAGS, "--type=v5litepod-16", "--", *RUN)
+    code, calls, errors = tpu_vm(states, [0], *run)
+    assert code == 0
+    waiting = [DESCRIBE, DESCRIBE, DELETE, DESCRIBE, DELETE, DESCRIBE, DESCRIBE]
+    assert calls == [*waiting, *INSTALL, START, FOLLOW, STATUS], "what ran there before is gone"
+    assert errors.splitlines() == [
+        *(f"tpu_vm.sh: n is {state}: asking for it again" for state in ("FAILED", "SUSPENDING")),
+        "tpu_vm.sh: n is PROVISIONING",
+    ]
+
+
 @pytest.mark.parametrize(("code", "starts"), [(75, 3), (1, 3), (134, 3), (2, 1), (3, 1)])
 def test_what_is_worth_it_is_started_again(tpu_vm, code, starts):
     run = ("run", *FLAGS, "--type=v5litepod-16", "--restarts=2", "--copy_data", "--data=gs://d")
