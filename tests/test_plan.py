@@ -219,7 +219,9 @@ def test_the_command_suggests_what_fits(capsys, monkeypatch, planned):
     )
     code = main(arguments)
     assert len(opened) == 1, "the data is the same for all"
-    plans = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert "Trying --config.model.remat=dots ..." in printed.err
+    plans = json.loads(printed.out)
     assert not plans[0]["fits"]
     assert plans[0]["changes"] == []
     assert code == (0 if plans[-1]["fits"] else 1)

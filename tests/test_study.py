@@ -69,6 +69,7 @@ def test_every_cell_of_the_grid_runs_once(runs, tmp_path, caplog):
     with caplog.at_level("INFO", logger="vit_jax"):
         assert start(tmp_path) == 0
     assert f"Cell 1 of 12: {made[1]}" in caplog.text
+    assert caplog.messages[-1] == f"{tmp_path}/report.html has the figures."
     assert len(made) == len(set(made)) == 12
     assert made[:2] == ["ViT_one-64_images-seed_0", "ViT_one-256_images-seed_0"]
     table = rows(tmp_path)
@@ -225,7 +226,7 @@ def test_a_study_with_a_recipe_for_each_model(runs, tmp_path, monkeypatch):
         start(tmp_path, "--sizes=1e3")
 
 
-def test_a_cell_of_an_array_and_the_list(runs, tmp_path, capsys):
+def test_a_cell_of_an_array_and_the_list(runs, tmp_path, capsys, caplog):
     made, errors = runs
     assert start(tmp_path, "--cell=3") == 0
     assert made == ["ViT_two-256_images-seed_0"]
@@ -236,8 +237,14 @@ def test_a_cell_of_an_array_and_the_list(runs, tmp_path, capsys):
     start(tmp_path, "--list")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines[:5]] == [*["missing"] * 3, "done", "missing"]
-    with pytest.raises(ConfigError, match="cells 0 to 11"):
-        start(tmp_path, "--cell=12")
+    for number in (12, -1):
+        with pytest.raises(ConfigError, match=f"--cell={number}: the study has cells 0 to 11"):
+            start(tmp_path, f"--cell={number}")
+    caplog.set_level("INFO")
+    errors[3] = ClaimedError("another run owns it")
+    start(tmp_path, "--cell=11")
+    assert caplog.messages[-1] == "another run owns it"
+    del made[2:]
     start(tmp_path, "--draw")
     assert len(made) == 2
     assert len(rows(tmp_path)) == 12

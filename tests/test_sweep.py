@@ -101,6 +101,7 @@ def test_rates_are_compared_on_the_held_out_part_and_the_best_trains_on_everythi
         sweep.sweep(config, str(tmp_path), stop=stop, chosen=("seed",))
     assert sweep.given == [{"stop": stop, "chosen": {"seed", "optimizer.learning_rate"}}] * 4
     assert f"{metric.removeprefix('-')} on train[256:320]\n" in caplog.text
+    assert caplog.messages[:3] == [f"Learning rate {rate}:" for rate in ("0.1", "1", "10")]
     held_out, everything = ("train[:256]", "train[256:320]"), ("train[:320]", "test[:64]")
     assert made == [
         ("learning_rate_0.1", 0.1, *held_out),

@@ -251,7 +251,7 @@ def test_the_others_need_no_port_of_their_own(connection):
     assert connection["coordinator_address"] == address
 
 
-def test_a_cloud_tpu_s_own_metadata_tell_who_there_is(connection, monkeypatch):
+def test_a_cloud_tpu_s_own_metadata_tell_who_there_is(connection, monkeypatch, caplog):
     monkeypatch.setattr(distributed, "_on_cloud_tpu", lambda: True)
     monkeypatch.setattr("os.environ", {})
     distributed.initialize(Cluster(), timeout_seconds=20)
@@ -264,7 +264,9 @@ def test_a_cloud_tpu_s_own_metadata_tell_who_there_is(connection, monkeypatch):
 
     connection.clear()
     monkeypatch.setattr(jax.distributed, "initialize", alone)
+    caplog.set_level("INFO")
     distributed.initialize(Cluster(), timeout_seconds=20)
+    assert caplog.messages == ["Cloud TPU's metadata names no other workers: one process."]
     assert "parting" not in connection, "there is nobody to part from"
     with pytest.raises(ValueError, match="no workers"):
         distributed.initialize(Cluster("localhost:1", 3, 2), timeout_seconds=20)
