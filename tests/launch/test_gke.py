@@ -118,7 +118,13 @@ def test_a_slice_has_a_pod_on_each_host(launch, topology, flags, hosts, chips):
     pod, container = pod_of(job)
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == hosts
     assert container["resources"]["limits"] == {"google.com/tpu": chips}
-    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
+    assert container["resources"]["requests"] == {"google.com/tpu": chips}
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": topology,
+    }
+    # libtpu's, by Google's examples of slices of several hosts.
+    assert [each["containerPort"] for each in container["ports"]] == [8471, 8431, 8482]
 
 
 @pytest.mark.parametrize("flags", [GPU, TPU], ids=["gpu", "tpu"])
@@ -154,6 +160,22 @@ def test_the_log_of_each_pod_of_process_0_is_shown_once(stubs, launch):
     selector = "--selector=run=b16,batch.kubernetes.io/job-completion-index=0"
     assert calls[0] == ["--namespace=team", "apply", "--filename=-"]
     assert calls[1][1:4] == ["get", "pods", selector]
+
+
+def test_the_image_has_what_a_run_needs():
+    """And extras of the package that there are; no checkout's own files."""
+    lines = (ROOT / "launch/gke/Dockerfile").read_text().splitlines()
+    copied = [word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]]
+    assert {"vit_jax", "configs", "setup.py", "requirements.lock", "README.md"} <= {*copied}
+    assert all((ROOT / name).exists() for name in copied)
+    assert "; ACCELERATOR is tpu, cuda12 or cuda13." in lines[0]
+    extras = (ROOT / "setup.py").read_text()
+    assert all(f'"{name}": ["jax[{name}]"]' in extras for name in ("tpu", "cuda12", "cuda13"))
+    assert "ARG ACCELERATOR=cuda13" in lines
+    assert lines[-1] == 'ENTRYPOINT ["python", "-m", "vit_jax.main"]'
+    assert {"USER 1000", "ENV PYTHONUNBUFFERED=1"} < {*lines}
+    ignored = (ROOT / "launch/gke/Dockerfile.dockerignore").read_text().split()
+    assert {".git", ".venv", "runs"} < {*ignored}
 
 
 def test_a_failed_job_fails(launch):
