@@ -214,6 +214,13 @@ def test_options_of_another_optimizer_are_warned_of(caplog):
     ]
 
 
+def test_options_of_another_objective_are_warned_of(caplog):
+    validate(changed(**{"objective.mask_ratio": 0.5, "objective.label_smoothing": 0.1}))
+    assert caplog.messages == [
+        "config.objective.mask_ratio has no effect: classification has no such option."
+    ]
+
+
 @pytest.mark.parametrize("duration", ["warmup", "cooldown", "eval_every", "checkpoint_every"])
 def test_a_duration_in_two_units_is_refused(duration):
     config = changed(**{f"{duration}_epochs": 1.0, f"{duration}_examples": 7})

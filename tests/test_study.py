@@ -809,6 +809,18 @@ def test_a_study_file_that_cannot_be_used(text, message, tmp_path):
         load_study(str(file))
 
 
+def test_a_study_file_s_own_message_stays_as_it_is(tmp_path, capsys):
+    file = tmp_path / "study.py"
+    file.write_text(
+        "from vit_jax.errors import ConfigError\n"
+        "def get_study():\n    raise ConfigError('mount the data first')\n"
+    )
+    with pytest.raises(ConfigError, match=r"^mount the data first$"):
+        load_study(str(file))
+    assert command.main([str(file), f"--workdir={tmp_path}"]) == 2
+    assert capsys.readouterr().err.endswith(" mount the data first\n")
+
+
 def test_other_names_and_grids(tmp_path):
     for name in (str(tmp_path / "none.py"), "nothing"):
         with pytest.raises(ConfigError, match=r"no such study.*: axial, data_size, fashion_mnist"):

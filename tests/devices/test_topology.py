@@ -1,6 +1,7 @@
 """Devices by their names: what is asked of the compilers, and what stands in for them."""
 
 import contextlib
+import dataclasses
 import math
 import os
 import types
@@ -194,6 +195,12 @@ def test_what_jax_asks_of_a_gpu_is_answered():
         equal = [cudnn.is_cuda_compute_capability_equal(text) for text in ("8.0", "9.0")]
         assert equal == [True, False]
     assert cudnn.check_cudnn_version is before
+    made = Topology("x", GPUS["a100"], [], CHIPS[GPUS["a100"]], 1, "", "cuda")
+    with made.compiling():
+        assert cudnn.check_compute_capability("8.0")
+        assert not cudnn.check_compute_capability("9.0")
+    with dataclasses.replace(made, compiler="stand-in").compiling():
+        assert cudnn.check_cudnn_version is before
 
 
 def test_remarks_of_compilers_stay_off_the_screen(capfd):
