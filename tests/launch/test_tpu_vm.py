@@ -22,7 +22,8 @@ CREATE = [
 ]
 DELETE = ["delete", "n", *PLACE, "--force", "--quiet"]
 
-# Answers of gcloud: to `describe` and `status` one after another, the last one again and again.
+# Answers of gcloud: to `describe` and `status` one after another, the last one again and again. The
+# connection that shows the log always breaks at its end.
 GCLOUD = """
 states, codes = {states!r}, {codes!r}
 if "describe" in arguments:
@@ -32,6 +33,8 @@ if "describe" in arguments:
     print(state)
 if arguments[-1].endswith("tpu_worker.sh status"):
     print(codes[min(count(), len(codes)) - 1])
+if arguments[-1].endswith("tpu_worker.sh follow"):
+    sys.exit(255)
 """
 
 
