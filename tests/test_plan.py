@@ -219,9 +219,7 @@ def test_the_command_suggests_what_fits(capsys, monkeypatch, planned):
     )
     code = main(arguments)
     assert len(opened) == 1, "the data is the same for all"
-    printed = capsys.readouterr()
-    assert "Trying --config.model.remat=dots ..." in printed.err
-    plans = json.loads(printed.out)
+    plans = json.loads(capsys.readouterr().out)
     assert not plans[0]["fits"]
     assert plans[0]["changes"] == []
     assert code == (0 if plans[-1]["fits"] else 1)
