@@ -1,14 +1,17 @@
 """Memory that is freed and asked for again: where it is kept, and that it is."""
 
 import ast
+import fnmatch
 import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 
 import vit_jax
+from vit_jax import allocator
 from vit_jax.allocator import (
     ARENA_MAX,
     MMAP_THRESHOLD,
@@ -126,6 +129,59 @@ def test_a_library_that_refuses_large_pieces_is_left_as_it_is():
     assert asked == [(MMAP_THRESHOLD, 2**30)]
     assert keep_pieces(mallopt, 2**25)
     assert asked[1:] == [(MMAP_THRESHOLD, 2**25), (TRIM_THRESHOLD, -1), (ARENA_MAX, 1)]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """One of 12 MiB with glibc and no accelerator, and what its allocator was told."""
+    found = types.SimpleNamespace(files=[], memory=12 * 2**20, libc=types.SimpleNamespace())
+    told = []
+    found.libc.mallopt = lambda name, value: told.append((name, value)) or 1
+    found.told = told
+    monkeypatch.setattr(allocator, "_kept", 0)
+    monkeypatch.setattr(allocator.sys, "platform", "linux")
+    monkeypatch.setattr(allocator, "host_memory_bytes", lambda: found.memory)
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: found.libc)
+    monkeypatch.setattr(allocator.glob, "glob", lambda text: fnmatch.filter(found.files, text))
+    monkeypatch.setattr(allocator.os, "environ", {"HOME": "/"})
+    return found
+
+
+def test_what_is_kept_is_remembered(machine):
+    assert allocator.keep_freed_memory() is True
+    assert kept_bytes() == 2**20
+    assert machine.told == [(MMAP_THRESHOLD, 2**20), (TRIM_THRESHOLD, -1), (ARENA_MAX, 1)]
+
+
+@pytest.mark.parametrize(
+    ("file", "is_one"),
+    [
+        *((f"/dev/{name}", True) for name in ("nvidia0", "nvidia12", "dxg", "kfd", "accel3")),
+        *((f"/dev/{name}", False) for name in ("nvidiactl", "vfio/vfio", "dri/card0")),
+        ("/dev/vfio/7", True),
+    ],
+)
+def test_files_of_accelerators(machine, file, is_one):
+    machine.files.append(file)
+    assert allocator.keep_freed_memory() is not is_one
+    assert bool(machine.told) is not is_one
+
+
+@pytest.mark.parametrize("lacking", ["glibc", "memory", "Linux", "consent", "glibc's consent"])
+def test_where_nothing_can_be_kept(machine, lacking, monkeypatch):
+    if lacking == "glibc":
+        del machine.libc.mallopt
+    elif lacking == "memory":
+        machine.memory = 0  # Nobody knows how much there is.
+    elif lacking == "Linux":
+        monkeypatch.setattr(allocator.sys, "platform", "darwin")
+    elif lacking == "consent":
+        monkeypatch.setattr(allocator.os, "environ", {"LD_PRELOAD": "libtcmalloc.so"})
+    else:
+        machine.libc.mallopt = lambda name, value: 0
+    assert allocator.keep_freed_memory() is False
+    assert kept_bytes() == 0
+    assert machine.told == []
 
 
 def test_nothing_is_kept_where_no_command_asked_for_it():

@@ -169,6 +169,22 @@ def test_values_beyond_all_sense_are_refused_in_few_words(key, value):
     assert len(str(error.value)) < 700
 
 
+def test_channels_have_as_many_means_as_the_model_has_channels():
+    four = (0.1, 0.2, 0.3, 0.4)
+    for values in (four, (0.5,)):
+        validate(changed(**{"model.channels": 4, "data.mean": values, "data.std": values}))
+    with pytest.raises(ConfigError, match=r"config\.data\.std=.* or 4, one for each"):
+        validate(changed(**{"model.channels": 4, "data.mean": four, "data.std": four[:3]}))
+
+
+def test_the_grid_of_a_file_is_of_some_thousands_of_rows_at_most():
+    for grid in ((), (10_000, 1), (1, 10_000)):
+        validate(changed(init_source_grid=grid))
+    for grid in ((10_001, 1), (1, 10_001), (0, 1), (2, 3, 4), (2.0, 3)):
+        with pytest.raises(ConfigError, match=r"init_source_grid=.*\(rows, columns\), or \(\) for"):
+            validate(changed(init_source_grid=grid))
+
+
 def test_nothing_but_what_may_be_none_is_none():
     with pytest.raises(ConfigError, match=r"config.batch_size=None: must be a whole number"):
         validate(changed(batch_size=None))
@@ -195,6 +211,13 @@ def test_options_of_another_optimizer_are_warned_of(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "config.optimizer.b2 has no effect: sgd has no such option.",
         "config.schedule.factor has no effect: cosine has no such option.",
+    ]
+
+
+def test_options_of_another_objective_are_warned_of(caplog):
+    validate(changed(**{"objective.mask_ratio": 0.5, "objective.label_smoothing": 0.1}))
+    assert caplog.messages == [
+        "config.objective.mask_ratio has no effect: classification has no such option."
     ]
 
 

@@ -172,6 +172,8 @@ HEAD = (
         (["import no_such_package"], "line 1: No module named 'no_such_package'"),
         (["x = 1"], "get_config"),
         (["1 / 0"], "line 1: division by zero"),
+        ([*HEAD, "    return c, 1"], r"must return a ConfigDict, not \("),
+        ([*HEAD, "    return {}['seed']"], "line 4: 'seed'$"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(file, lines, message):
@@ -181,6 +183,20 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(file, lines, message):
     assert path in str(error.value)
     assert len(str(error.value).splitlines()) == 1
     assert "Other fields" not in str(error.value)
+
+
+def test_another_file_than_one_of_python_is_refused(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("seed: 3")
+    with pytest.raises(ConfigError, match=rf"--config={path}:b16: {path} is not a Python file"):
+        load_config(f"{path}:b16")
+    with pytest.raises(ConfigError, match=rf"--config={tmp_path}: there is no file {tmp_path}\."):
+        load_config(str(tmp_path))
+
+
+def test_a_recipe_s_own_message_stays_as_it_is():
+    with pytest.raises(ConfigError, match=r"^'b17': 'b17' is not one of"):
+        load_config("configs/vit.py:b17")
 
 
 def test_a_missing_file_is_named():
@@ -198,7 +214,8 @@ def test_files_in_the_working_directory_are_found(file, monkeypatch, tmp_path):
 def test_the_packages_own_files_are_found_from_anywhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert load_config("configs/digits.py").model.name == "ViT-Ti/2"
-    for absent in ("configs/nothing.py", "other/digits.py", "digits.py", "/configs/digits.py"):
+    files = ("configs/nothing.py", "other/digits.py", "digits.py", "/configs/digits.py")
+    for absent in (*files, "configs/studies"):
         with pytest.raises(ConfigError, match=f"there is no file {absent}"):
             load_config(absent)
     (tmp_path / "configs").mkdir()

@@ -146,6 +146,13 @@ class TestConsole:
         (line,) = stderr.getvalue().splitlines()
         assert line.endswith(" [process 1] theirs")
 
+    def test_a_message_that_cannot_be_made_ends_nothing(self, console_logging):
+        stderr = console_logging(io.StringIO())
+        logging.getLogger("vit_jax.train").info("%d images", "few")
+        logging.getLogger("vit_jax.train").info("next")
+        assert "--- Logging error ---" in stderr.getvalue()
+        assert stderr.getvalue().endswith(" next\n")
+
     def test_no_bar_off_a_terminal(self, console_logging):
         stderr = console_logging(io.StringIO())
         console = Console(total_steps=10)

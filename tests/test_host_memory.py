@@ -36,5 +36,14 @@ def test_the_least_limit_around_a_process(tmp_path, groups, limits, expected):
     assert host_memory_bytes(tmp_path) == expected
 
 
+@pytest.mark.parametrize("error", [ValueError, OSError, AttributeError])
+def test_a_system_that_does_not_say_how_much_there_is(error, monkeypatch):
+    def sysconf(name):
+        raise error
+
+    monkeypatch.setattr(os, "sysconf", sysconf, raising=False)
+    assert host_memory_bytes() == 0
+
+
 def test_this_machine_has_some():
     assert 0 < host_memory_bytes() <= MACHINE

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import jax
 import numpy as np
@@ -17,14 +18,32 @@ from tests.runs import ROOT
 from vit_jax.data.dataset import open_dataset
 from vit_jax.data.supply import Costs, Supply
 from vit_jax.devices import gpu_compiler
+from vit_jax.devices.collectives import Collective
 from vit_jax.devices.hardware import CHIPS, GIB
-from vit_jax.devices.topology import GPU_KINDS, TPU_KINDS, open_topology
+from vit_jax.devices.topology import GPU_KINDS, TPU_KINDS, Topology, open_topology
 from vit_jax.errors import ConfigError
 from vit_jax.models import count_parameters, model_options
-from vit_jax.plan import as_json, describe_estimate, describe_input, input_json, main, suggestions
+from vit_jax.plan import (
+    as_json,
+    describe,
+    describe_estimate,
+    describe_input,
+    input_json,
+    main,
+    suggestions,
+    verdict,
+)
 from vit_jax.training import experiment, planning
 from vit_jax.training.execution import Choice
-from vit_jax.training.planning import Memory, lower_bound, make_plan, measure_supply, needed_bytes
+from vit_jax.training.planning import (
+    Bound,
+    Memory,
+    Plan,
+    lower_bound,
+    make_plan,
+    measure_supply,
+    needed_bytes,
+)
 
 OPTIONS = {  # Of the tiny model.
     **{"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 64},
@@ -253,6 +272,102 @@ def test_other_compiler_errors_are_not_hidden(monkeypatch, topology):
     monkeypatch.setattr(experiment, "make_train_step", lambda *arguments: Step())
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         make_plan(tiny.get_config(), topology)
+
+
+PLAN = Plan(
+    changes=("mesh.fsdp=2",),
+    mesh={"data": 4, "fsdp": 2, "tensor": 1},
+    memory=Memory(2 * GIB, 4 * GIB, 0, 0, GIB // 8, GIB // 2, 0),
+    capacity=53 * GIB // 2,
+    refusal="",
+    flops=3e12,
+    exchanges=Counter(
+        {
+            Collective("all-reduce", 1000, 0): 2,
+            Collective("all-gather", 2000, 0): 1,
+            Collective("all-reduce", 500, 4): 3,
+        }
+    ),
+    bound=Bound(0.002, 0.004, None),
+    estimate=None,
+    kernels=None,
+    batch_size=64,
+    peak_flops=1.5e15,
+    execution={"attention": Choice("xla"), "remat": Choice("full", "why")},
+    steps=90_000,
+    compile_seconds=12.6,
+)
+FOUR_CHIPS = Topology("a:2x2", "an A", [*range(8)], CHIPS["TPU v3"], 2, "because", hosts=3)
+
+
+def test_a_plan_in_full():
+    assert describe(PLAN, FOUR_CHIPS, 2.5).splitlines() == [
+        "a:2x2: 4 x an A, 8 devices (two devices make a chip): data=4 x fsdp=2 x tensor=1",
+        "NOTE: because.",
+        "with --config.mesh.fsdp=2",
+        "attention xla, remat full (why)",
+        "compiled in 13 s",
+        "",
+        "on each device  GiB",
+        "parameters      2.000",
+        "optimizer       4.000",
+        "batch           0.125",
+        "temporaries     0.500",
+        "total           6.625",
+        "of              26.5",
+        "",
+        "FITS: 25% of the memory.",
+        "",
+        "exchanged per device and step:",
+        "  all-gather  1 x  2,000 bytes",
+        "  all-reduce  5 x  3,500 bytes",
+        "",
+        "model FLOPs per step: 3e+12 (forward and backward, nothing recomputed)",
+        "a step takes at least 4 ms (compute 2 ms, memory 4 ms): at most 16,000 images/s; "
+        "90,000 steps at least 6m00s, 0.4 chip-hours",
+        "cost: at least 1.00 at 2.5 an hour of a chip",
+    ]
+    plain = dataclasses.replace(FOUR_CHIPS, devices_per_chip=1, stand_in="", compiler="cuda")
+    alone = dataclasses.replace(PLAN, changes=(), exchanges=Counter(), estimate=0.5, steps=7200)
+    lines = describe(alone, plain, None).splitlines()
+    assert lines[0] == "a:2x2: 8 x an A, 8 devices: data=4 x fsdp=2 x tensor=1"
+    assert lines[1] == "attention xla, remat full (why)"
+    assert "  nothing known" in lines
+    assert lines[-2:] == [
+        "a step takes about 500 ms: 128 images/s, 0.4% MFU; 7,200 steps about 1h00m, 8.0 chip-hours",
+        "  (not known without a GPU: which product kernels tuning chooses, and cuDNN's workspaces)",
+    ]
+
+
+def test_whether_a_plan_fits():
+    assert verdict(dataclasses.replace(PLAN, capacity=PLAN.memory.total)) == (
+        "FITS: 100% of the memory."
+    )
+    assert verdict(dataclasses.replace(PLAN, capacity=PLAN.memory.total - 1)) == "DOES NOT FIT."
+    refused = dataclasses.replace(PLAN, refusal="too large")
+    assert verdict(refused) == "DOES NOT FIT. The compiler: too large"
+    assert not refused.fits
+
+
+def test_a_plan_as_json():
+    memory = {"parameters": 2 * GIB, "optimizer": 4 * GIB, "average": 0, "objective": 0}
+    memory |= {"batch": GIB // 8, "temporaries": GIB // 2, "program": 0}
+    assert as_json(PLAN, FOUR_CHIPS, 2.5) == {
+        **{"topology": "a:2x2", "kind": "an A", "devices": 8, "devices_per_chip": 2, "hosts": 3},
+        **{"compiler": "stand-in", "stand_in": "because", "changes": ("mesh.fsdp=2",)},
+        **{"mesh": {"data": 4, "fsdp": 2, "tensor": 1}, "fits": True, "refusal": ""},
+        "memory": memory | {"total": 53 * GIB // 8, "capacity": 53 * GIB // 2},
+        "exchanges": {
+            "all-reduce": {"times": 5, "bytes": 3500},
+            "all-gather": {"times": 1, "bytes": 2000},
+        },
+        "flops": 3e12,
+        "bound_seconds": {"compute": 0.002, "memory": 0.004, "network": None, "step": 0.004},
+        **{"estimate_seconds": None, "kernels": None, "images_per_second": 16_000},
+        "execution": {"attention": "xla", "remat": "full"},
+        **{"mfu": 3e12 / 0.004 / 1.5e15, "steps": 90_000, "compile_seconds": 12.6},
+        **{"chip_hours": 0.4, "device_hours": 0.8, "cost": 1.0},
+    }
 
 
 @pytest.mark.slow

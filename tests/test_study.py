@@ -2,19 +2,22 @@
 
 import csv
 import dataclasses
+import functools
 import json
 import math
 import shutil
 import threading
 
+import jax
 import pytest
 
 from vit_jax import figures, storage, train
 from vit_jax import study as command
-from vit_jax.config import model_options, validate
+from vit_jax.config import lookup, model_options, validate
 from vit_jax.config_file import load_config
 from vit_jax.errors import ConfigError, NonFiniteLossError, PreemptedError
 from vit_jax.studies import cells, definition, results, views
+from vit_jax.studies import runs as runs_lib
 from vit_jax.studies.definition import Study, load_study
 from vit_jax.training.claim import ClaimedError
 
@@ -66,6 +69,7 @@ def test_every_cell_of_the_grid_runs_once(runs, tmp_path, caplog):
     with caplog.at_level("INFO", logger="vit_jax"):
         assert start(tmp_path) == 0
     assert f"Cell 1 of 12: {made[1]}" in caplog.text
+    assert caplog.messages[-1] == f"{tmp_path}/report.html has the figures."
     assert len(made) == len(set(made)) == 12
     assert made[:2] == ["ViT_one-64_images-seed_0", "ViT_one-256_images-seed_0"]
     table = rows(tmp_path)
@@ -132,7 +136,10 @@ def test_a_failed_cell_is_marked_and_tried_again_when_asked(runs, tmp_path, caps
     first = rows(tmp_path)[0]
     assert (first["status"], first["reason"]) == ("failed", "The loss is infinite.")
     assert "1 failed" in capsys.readouterr().out
-    assert "ViT_one-64_images-seed_0" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "ViT_one-64_images-seed_0" in page
+    assert "<title>Tiny</title>" in page
+    assert f"The study in {tmp_path}." in page
     assert start(tmp_path) == 1
     assert (start(tmp_path, "--draw"), start(tmp_path, "--cell=1")) == (1, 0)
     assert len(made) == 12
@@ -219,7 +226,7 @@ def test_a_study_with_a_recipe_for_each_model(runs, tmp_path, monkeypatch):
         start(tmp_path, "--sizes=1e3")
 
 
-def test_a_cell_of_an_array_and_the_list(runs, tmp_path, capsys):
+def test_a_cell_of_an_array_and_the_list(runs, tmp_path, capsys, caplog):
     made, errors = runs
     assert start(tmp_path, "--cell=3") == 0
     assert made == ["ViT_two-256_images-seed_0"]
@@ -230,8 +237,14 @@ def test_a_cell_of_an_array_and_the_list(runs, tmp_path, capsys):
     start(tmp_path, "--list")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines[:5]] == [*["missing"] * 3, "done", "missing"]
-    with pytest.raises(ConfigError, match="cells 0 to 11"):
-        start(tmp_path, "--cell=12")
+    for number in (12, -1):
+        with pytest.raises(ConfigError, match=f"--cell={number}: the study has cells 0 to 11"):
+            start(tmp_path, f"--cell={number}")
+    caplog.set_level("INFO")
+    errors[3] = ClaimedError("another run owns it")
+    start(tmp_path, "--cell=11")
+    assert caplog.messages[-1] == "another run owns it"
+    del made[2:]
     start(tmp_path, "--draw")
     assert len(made) == 2
     assert len(rows(tmp_path)) == 12
@@ -243,7 +256,10 @@ def test_a_metric_that_is_not_measured_and_a_study_that_changed(runs, tmp_path, 
     cells.run_cell(unmeasured, cell, str(tmp_path), threading.Event())
     outcome = cells.outcome_of(cell, str(tmp_path))
     assert outcome.status == "failed"
-    assert "fewshot/5_shot is no number" in outcome.reason
+    assert outcome.reason == (
+        "fewshot/5_shot is no number in the last record, which has step, eval/accuracy, "
+        "train/exaflops: name one of these as the study's metric."
+    )
     for value in (math.nan, math.inf):
         infinite = dataclasses.replace(STUDY, run=lambda *given, v=value: {ACCURACY: v})
         cells.run_cell(infinite, cell, str(tmp_path), threading.Event())
@@ -259,6 +275,28 @@ def test_a_metric_that_is_not_measured_and_a_study_that_changed(runs, tmp_path, 
     assert cells.outcome_of(elsewhere, str(tmp_path)).status == "done"
     with pytest.raises(ConfigError, match=r"another definition.*batch_size=8"):
         cells.outcome_of(changed, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: memory"), "RESOURCE_EXHAUSTED: memory"),
+        (NonFiniteLossError("The loss is nan."), "The loss is nan."),
+    ],
+)
+def test_what_a_cell_fails_of_is_told(error, reason, tmp_path, caplog):
+    def fail(*given):
+        raise error
+
+    failing = dataclasses.replace(STUDY, run=fail)
+    cell = failing.cells()[0]
+    cells.run_cell(failing, cell, str(tmp_path), threading.Event())
+    outcome = cells.outcome_of(cell, str(tmp_path))
+    assert (outcome.status, outcome.reason, outcome.numbers) == ("failed", reason, {})
+    assert caplog.messages == [f"{cell.folder} failed: {reason}"]
+    failing = dataclasses.replace(failing, run=lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # A fault of the program: it ends the study.
+        cells.run_cell(failing, failing.cells()[1], str(tmp_path), threading.Event())
 
 
 SCHEDULED = dataclasses.replace(
@@ -347,7 +385,16 @@ def test_sections_say_what_came_of_all_cells(monkeypatch):
     ]
     assert found[0][1].text == "Small. Of 16 cells: 13 done, 1 failed, 2 missing."
     assert [*found[2][0]] == ["exaflops-eval_accuracy", "exaflops-pets_eval_accuracy"]
-    assert found[3][1].table[1:] == [("ViT_one-short-1024_images-seed_0", "diverged")]
+    assert found[2][1].text == views.COMPUTE.text
+    assert found[2][1].pictures == (
+        ("accuracy (share of images)", ACCURACY),
+        ("accuracy on pets", "pets/eval/accuracy"),
+    )
+    assert found[3][1].text == "--retry_failed runs them again."
+    assert found[3][1].table == [
+        ("cell", "reason"),
+        ("ViT_one-short-1024_images-seed_0", "diverged"),
+    ]
 
 
 def test_a_family_has_a_point_for_each_model_and_schedule():
@@ -383,14 +430,31 @@ def test_a_line_has_its_band_and_crosses_where_cells_failed(monkeypatch):
         first, crosses, _, _, third, none = axes.lines
         assert first.get_xydata().tolist() == [[6, 6 / 512 + 0.25], [64, 0.25], [256, 0.5]]
         assert crosses.get_xydata().tolist() == [[6, results.FAILED_AT]]
+        assert 0 < results.FAILED_AT < 0.1, "at the bottom"
+        shown = [(line.get_marker(), line.get_color()) for line in (first, crosses, third)]
+        one, two = figures.PALETTE[:2]
+        assert shown == [("o", one), ("x", one), ("^", figures.PALETTE[2])]
+        assert axes.lines[2].get_color() == two
+        assert figures.MARKERS[:3] == ("o", "s", "^")
+        assert axes.get_xlabel() == "training images"
         assert third.get_xydata()[-1].tolist() == [256, 0.5 + 0.625]
         assert none.get_xydata().tolist() == []
         band = axes.collections[2].get_paths()[0].vertices
         assert sorted({y for x, y in band if x == 256}) == [0.5, 1.75]
         assert (axes.get_xscale(), axes.get_ylabel()) == ("log", "accuracy (%)")
         assert [text.get_text() for text in axes.get_xticklabels()] == ["6", "64", "256"]
-    for view, scale in ((views.TRAINING, "linear"), (views.SPEED, "log")):
-        assert view.scale == scale
+    for view, title, label, figures_of_the_paper in (
+        (views.SIZE, "number of training images", "training images", "3 and 4"),
+        (views.COMPUTE, "compute", "training compute (exaFLOPs)", "5, 8 and 13"),
+        (views.SPEED, "speed", "inference speed (images/s)", "13, right,"),
+    ):
+        assert (view.title.split("Against ")[1].removeprefix("the "), view.label) == (title, label)
+        assert f" (Figures {figures_of_the_paper} of" in view.text.replace("Figure ", "Figures ")
+        assert (view.scale, view.every_record) == ("log", False)
+    training = (views.TRAINING.title, views.TRAINING.label, views.TRAINING.scale)
+    assert training == ("During training", "epochs", "linear")
+    names = [view.name for view in (views.SIZE, views.COMPUTE, views.TRAINING, views.SPEED)]
+    assert names == ["size", "exaflops", "training", "speed"]
     assert views.SPEED.lines(every[0]) == views.COMPUTE.lines(every[0]) == ("ViT",)
     assert views.SIZE.lines(every[0]) == views.TRAINING.lines(every[0]) == ("ViT: one",)
 
@@ -518,6 +582,18 @@ def test_a_study_of_one_size_has_one_table_of_all_metrics():
     assert table[1] == ("ViT: one", "0.5000 ± 0.0000", "1234 ± 0.0000", "3e-09 ± 0.0000")
 
 
+def test_ticks_are_ordinary_numbers():
+    axes = figures.painted(lambda axes: axes.set(xscale="log"), figures.SIZE)
+    with axes as figure:
+        results.set_ticks(figure.axes[0], [0.012, 0.456, 9.96, 12_345, 1e6])
+        texts = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+    assert texts == ["0.012", "0.46", "10", "12,345", "1,000,000"]
+    with figures.painted(lambda axes: axes.set(xscale="log"), figures.SIZE) as figure:
+        results.set_ticks(figure.axes[0], [1.4, 10])
+        assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["1.4", "10"]
+        assert not figure.axes[0].get_xticks(minor=True).size
+
+
 def test_ticks_have_room():
     assert results.ticks_of([64, 256]) == [64, 256]
     assert results.ticks_of([1.0, 1.1, 4.0]) == [1, 2, 4]
@@ -554,16 +630,145 @@ def test_all_that_come_with_the_package_are_known():
     assert definition.shipped() == [*SHIPPED]
 
 
+@functools.cache
+def shipped_study(name):
+    """A study that comes with the package, and the config of each model's first cell."""
+    study = load_study(name)
+    first = {cell.model: cell for cell in reversed(study.cells())}
+    return study, {
+        model: load_config(first[model].config, first[model].overrides) for model in study.models
+    }
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_study_that_comes_with_the_package_resolves(name):
-    study = load_study(name)
+    study, configs = shipped_study(name)
     definition.check(study, name)
-    models = set()
-    for cell in study.cells():
-        config = load_config(cell.config, cell.overrides)
+    for config in configs.values():
         validate(config)
-        models.add(model_options(config, 10))
+    models = {model_options(config, 10) for config in configs.values()}
     assert (len(study.cells()), len(models)) == SHIPPED[name]
+
+
+# Table 6 of arXiv 2010.11929: kind and epochs -> models.
+TABLE_6 = {
+    ("ViT", 7): "B/32 B/16 L/32 L/16",
+    ("ViT", 14): "L/16 H/14",
+    ("hybrid", 7): "R50x1+B/32 R50x1+B/16 R50x1+L/32 R50x1+L/16",
+    ("hybrid", 14): "R50x1+L/16",
+    ("ResNet", 7): "R50x1 R50x2 R101x1 R152x1 R152x2",
+    ("ResNet", 14): "R152x2 R200x3",
+}
+NAMES = {"ViT": "ViT-{}", "hybrid": "R50+ViT-{}", "ResNet": "BiT-{}"}
+# Table 8: none, or each of two kinds at three places; relative ones have no place.
+TABLE_8 = {
+    "none": ("none", None),
+    "relative": ("relative", None),
+    **{
+        f"{kind}{end}": (name, placement)
+        for kind, name in (("1-D", "learned_1d"), ("2-D", "learned_2d"))
+        for end, placement in (
+            *(("", None), (", every layer", "every_layer")),
+            (", every layer, shared", "every_layer_shared"),
+        )
+    },
+}
+# Figure 8: 8 layers of width 1,024, MLPs of 2,048, patches of 32; up to 64 layers. Other values are ours.
+FIGURE_8 = {
+    "depth, width, MLP width, patch size, all: base": (8, 1024, 2048, 32),
+    **{f"depth: {n}": (n, 1024, 2048, 32) for n in (2, 4, 16, 32, 64)},
+    **{f"width: {n}": (8, n, 2048, 32) for n in (256, 512, 2048)},
+    **{f"MLP width: {n}": (8, 1024, n, 32) for n in (512, 1024, 4096, 8192)},
+    **{f"patch size: {n}": (8, 1024, 2048, n) for n in (56, 28, 16, 14)},
+    "all: 4 × 512 × 1024 × 56": (4, 512, 1024, 56),
+    "all: 16 × 2048 × 4096 × 16": (16, 2048, 4096, 16),
+}
+
+
+def test_published_studies_train_their_models_as_the_paper_does():
+    def found(name, *keys):
+        return {
+            label: tuple(lookup(config, key) for key in keys)
+            for label, config in shipped_study(name)[1].items()
+        }
+
+    assert found("scaling", "model.name", "total_epochs") == {
+        f"{kind}: {model}, {epochs} epochs": (NAMES[kind].format(model.split("+")[-1]), epochs)
+        for (kind, epochs), models in TABLE_6.items()
+        for model in models.split()
+    }
+    adam, sgd = ("adamw", 7), ("sgd", 7)  # Table 7.
+    assert found("optimizers", "model.name", "optimizer.name", "total_epochs") == {
+        f"{method}: {model}": (f"BiT-{model}", *recipe)
+        for method, recipe in (("Adam", adam), ("SGD", sgd))
+        for model in ("R50x1", "R152x2")
+    }
+    assert found("pooling", "model.pooling", "optimizer.learning_rate", "eval_every_epochs") == {
+        "class token, rate 8e-4": ("token", 8e-4, 1),
+        "average, rate 8e-4": ("average", 8e-4, 1),
+        "average, rate 3e-4": ("average", 3e-4, 1),
+    }
+    assert found("positions", "model.positions", "model.position_placement") == TABLE_8
+    keys = ("model.depth", "model.width", "model.mlp_width", "model.patch_size")
+    assert found("shapes", *keys) == FIGURE_8
+    widths = found("shapes", "model.width", "model.representation_size")
+    assert all(width == hidden for width, hidden in widths.values()), (
+        "of section 3.1's hidden layer"
+    )
+    for name in ("axial", "data_size"):
+        assert set(found(name, "total_epochs").values()) == {(7,)}
+    half = shipped_study("data_size")[1]["ViT-b/32"]
+    assert half.model.representation_size == model_options(half, 10).width == 384
+    millions = [size / 1e6 for size in shipped_study("data_size")[0].sizes]
+    assert millions == [9, 30, 90, 300]  # Figure 4.
+
+
+def test_published_studies_pretrain_on_jft_and_measure_what_the_paper_does():
+    few_shot = {"5-shot accuracy (share of images)": "fewshot/5_shot"}
+    transfer = ["imagenet2012", "cifar10", "cifar100", "oxford_iiit_pet", "oxford_flowers102"]
+    for name in SHIPPED.keys() - {"fashion_mnist"}:
+        study, configs = shipped_study(name)
+        assert {config.data.num_classes for config in configs.values()} == {18_291}
+        evaluators = {config.evaluators for config in configs.values()}
+        if name == "optimizers":
+            assert (study.metrics, evaluators) == (STUDY.metrics, {""})
+        else:
+            assert study.metrics == few_shot
+            assert evaluators == {"classification | fewshot(shots=(5,))"}
+        tuned = {task: f"tfds:{task}" for task in transfer * (name in ("optimizers", "scaling"))}
+        found = {task: load_config(*recipe).data.source for task, recipe in study.finetune.items()}
+        assert found == tuned
+        shown = {"axial": (views.COMPUTE, views.SPEED), "pooling": (views.TRAINING,)}
+        assert study.views == shown.get(name, (views.SIZE, views.COMPUTE))
+        measured = runs_lib.trained_and_measured if name == "axial" else runs_lib.trained
+        assert study.run is measured
+
+
+def test_the_small_study_trains_as_the_small_recipe_but_for_less_long():
+    study, configs = shipped_study("fashion_mnist")
+    recipe = load_config("configs/fashion_mnist.py")
+    config = configs["ViT"]
+    shared = ("data.source", "data.train_crop", "model.image_size", "model.channels", "model.name")
+    shared += ("model.width", "model.depth", "model.num_heads", "model.mlp_width", "model.pooling")
+    shared += ("model.position_std", "batch_size", "log_every_steps", "optimizer.weight_decay")
+    shared += ("optimizer.grad_clip_norm", "data.flip", "schedule.name")
+    for key in shared:
+        assert lookup(config, key) == lookup(recipe, key), key
+    assert (config.total_steps, config.warmup_steps, config.checkpoint_every_steps) == (
+        300,
+        30,
+        100,
+    )
+    assert config.optimizer.learning_rate == 1e-3
+    assert config.evaluators == "classification | fewshot(shots=(5,), train_split='train[:500]')"
+    assert study.sizes == (500, 2_000, 10_000, 60_000)
+    assert study.metrics == {"5-shot accuracy (share of images)": "fewshot/5_shot"}
+    hybrid, resnet = (configs[name].model for name in ("hybrid", "ResNet"))
+    found = (hybrid.name, hybrid.stem_depths, hybrid.stem_width_factor, hybrid.patch_size)
+    assert found == ("R+ViT-Ti/16", (1,), 0.5, 1)
+    assert (hybrid.depth, hybrid.width, hybrid.mlp_width) == (1, 96, 192)
+    found = (resnet.name, resnet.stage_depths, resnet.width_factor)
+    assert found == ("BiT-R50x1", (1, 1, 1), 0.5)
 
 
 def test_a_model_of_a_study_is_the_one_it_is_called_by():
@@ -611,12 +816,26 @@ def test_a_study_file_that_cannot_be_used(text, message, tmp_path):
         load_study(str(file))
 
 
+def test_a_study_file_s_own_message_stays_as_it_is(tmp_path, capsys):
+    file = tmp_path / "study.py"
+    file.write_text(
+        "from vit_jax.errors import ConfigError\n"
+        "def get_study():\n    raise ConfigError('mount the data first')\n"
+    )
+    with pytest.raises(ConfigError, match=r"^mount the data first$"):
+        load_study(str(file))
+    assert command.main([str(file), f"--workdir={tmp_path}"]) == 2
+    assert capsys.readouterr().err.endswith(" mount the data first\n")
+
+
 def test_other_names_and_grids(tmp_path):
     for name in (str(tmp_path / "none.py"), "nothing"):
-        with pytest.raises(ConfigError, match=r"no such study.*: axial, data_size, fashion_mnist"):
+        listed = f"^{name}: there is no such study.*: axial, data_size, fashion_mnist"
+        with pytest.raises(ConfigError, match=listed):
             load_study(name)
     twins = dataclasses.replace(STUDY, models={"a b": (), "a/b": ()})
-    with pytest.raises(ConfigError, match="share the folder"):
+    shared = r"file\.py: two cells would share the folder a_b-256_images-seed_0: rename"
+    with pytest.raises(ConfigError, match=shared):
         definition.check(twins, "file.py")
     wrong = dataclasses.replace(STUDY, overrides=("model.depth=0",))
     with pytest.raises(ConfigError, match=r"file.py: ViT_one-64.*depth"):
@@ -631,6 +850,7 @@ def test_outcomes_are_whole_or_told(tmp_path):
     cell = STUDY.cells()[0]
     path = tmp_path / cell.folder / "cell.json"
     path.parent.mkdir()
-    path.write_text(json.dumps({"status": "done"}))
-    with pytest.raises(ConfigError, match="damaged"):
-        cells.outcome_of(cell, str(tmp_path))
+    for content in ('{"status": "done"}', "{", "[]"):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=f"^{path} is damaged .*move it away to run the cell"):
+            cells.outcome_of(cell, str(tmp_path))

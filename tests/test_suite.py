@@ -1,5 +1,7 @@
 """A suite: tasks and seeds, killed and gone on with, split, and its table."""
 
+import math
+
 import pytest
 
 from tests.shared_programs import shared_programs  # noqa: F401
@@ -16,13 +18,13 @@ def made(monkeypatch):
     made = []
 
     def run(config, directory, *, stop, chosen):
-        assert "seed" in chosen
+        assert chosen - {"total_steps", "total_epochs", "total_examples"} == {*run.chosen, "seed"}
         made.append((directory.rsplit("/", 2)[1], config.seed, config.total_steps))
         if len(made) == run.killed_at:
             raise PreemptedError("stopped")
         return {"step": 1, "eval/accuracy": 0.1 * len(made[-1][0]) + 0.02 * config.seed}
 
-    run.killed_at = 0
+    run.killed_at, run.chosen = 0, ()
     monkeypatch.setattr(train, "run", run)
     made_run = run
     return made, made_run
@@ -68,6 +70,44 @@ def test_killed_anywhere_it_repeats_no_finished_run_and_has_the_same_table(
     assert len(runs) == 6
 
 
+def test_a_table_for_a_paper():
+    rows = [("natural", "oxford_pet", "91.00 ± 0.50"), ("all", "mean", "–")]
+    assert suite.as_latex(rows).splitlines() == [
+        r"\begin{tabular}{llr}",
+        r"\toprule",
+        r"natural & oxford\_pet & 91.00 $\pm$ 0.50 \\",
+        r"all & mean & -- \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_what_is_no_number_is_a_result_all_the_same(tmp_path):
+    trial = suite.Trial("a", CONFIG, 3)
+    assert trial.directory("w") == "w/a/3"
+    assert suite.read_result(trial, str(tmp_path)) is None
+    (tmp_path / "a/3").mkdir(parents=True)
+    (tmp_path / "a/3/suite_result.json").write_text('{"metric": "x", "value": null}')
+    assert math.isnan(suite.read_result(trial, str(tmp_path)))
+    assert suite.summarize([0.5]) == "50.00"
+    assert suite.summarize([0.25, 0.5, 0.75]) == "50.00 ± 25.00"
+
+
+@pytest.mark.parametrize(
+    ("text", "array", "share"),
+    [
+        ("", {}, (0, 1)),
+        ("", {"ID": "7", "MIN": "5", "MAX": "9"}, (2, 5)),
+        ("", {"ID": "3", "MIN": "0", "MAX": "3"}, (3, 4)),
+        ("1/1", {"ID": "7", "MIN": "5", "MAX": "9"}, (0, 1)),
+        ("3/4", {}, (2, 4)),
+    ],
+)
+def test_the_share_of_one_task(text, array, share):
+    environment = {f"SLURM_ARRAY_TASK_{name}": value for name, value in array.items()}
+    assert suite.share_of(text, environment) == share
+
+
 def test_a_mean_waits_for_all_of_its_tasks():
     tasks = {"natural": {"a": CONFIG, "bb": CONFIG}, "other": {"ccc": CONFIG}}
     rows = [*suite.rows_of(tasks, {"a": [0.5, 0.7], "bb": [], "ccc": [0.25]})]
@@ -106,9 +146,26 @@ def test_parts_together_do_all_and_the_last_has_the_table(
             (),
             "each another one",
         ),
-        ("SUITE = {'g': {'a/b': 'tests/tiny.py'}}", (), "without '/'"),
+        ("SUITE = {'g': {'a/b': 'tests/tiny.py'}}", (), "suite.py: tasks need names"),
+        ("SUITE = {'g': {'': 'tests/tiny.py'}}", (), "each another one, without '/'"),
+        ("SUITE = {'g': {}}", (), "tasks need names"),
+        ("SUITE = {'g': {'a': 3}}", (), "suite.py: each task needs a config, such as"),
+        ("SUITE = {'g': ['a']}", (), "is no suite (AttributeError"),
+        ("SUITE = 1 +", (), "is no suite (SyntaxError"),
         ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--config.seed=1",), "a suite sets it"),
-        ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--share=3/2",), "expected k/K"),
+        *(
+            (
+                "SUITE = {'g': {'a': 'tests/tiny.py'}}",
+                (f"--share={k}",),
+                f"--share={k}: expected k/K",
+            )
+            for k in ("3/2", "0/2", "-1/2", "2", "a/b", "1/")
+        ),
+        (
+            "SUITE = {'g': {'a': 'tests/tiny.py'}}",
+            ("--latex=/dev/null/t.tex",),
+            "--latex=/dev/null/t.tex cannot",
+        ),
         ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--config.best_metric=x",), "is not measured"),
     ],
 )
@@ -140,11 +197,33 @@ def test_with_sweep_each_run_chooses_its_rate_first(file, made, monkeypatch, tmp
     assert not made[0]
 
 
-@pytest.mark.parametrize("path", ["configs/suites/vtab.py", "configs/suites/transfer.py"])
-def test_the_suites_here_have_configs_that_load(path):
-    tasks = suite.trials_of(suite.read_suite(path), 1)
-    for trial in tasks:
-        assert load_config(trial.config, ["init=none"]).sweep.learning_rates
+# Table 2 of arXiv 1910.04867: VTAB's groups.
+VTAB = {
+    "natural": "caltech101 cifar100 dtd oxford_flowers102 oxford_iiit_pet sun397 svhn",
+    "specialized": "camelyon eurosat resisc45 retinopathy",
+    "structured": "clevr_count clevr_distance dmlab dsprites_location dsprites_orientation "
+    "kitti_distance smallnorb_azimuth smallnorb_elevation",
+}
+# Table 5 of arXiv 2010.11929, at 384 px.
+TRANSFER = {
+    "imagenet": "imagenet2012",
+    "small": "cifar10 cifar100 oxford_iiit_pet oxford_flowers102",
+}
+
+
+@pytest.mark.parametrize(("name", "groups"), [("vtab", VTAB), ("transfer", TRANSFER)])
+def test_the_suites_here_have_the_papers_tasks(name, groups):
+    tasks = suite.read_suite(f"configs/suites/{name}.py")
+    assert {group: " ".join(names) for group, names in tasks.items()} == groups
+    for trial in suite.trials_of(tasks, 1):
+        config = load_config(trial.config, ["init=none"])
+        assert config.sweep.learning_rates
+        assert (config.model.name, config.model.image_size) == ("ViT-B/16", 384)
+        assert config.ema_decay == 0
+        if name == "transfer":
+            assert config.data.source == f"tfds:{trial.task}"
+        else:
+            assert f"vtab.py:{trial.task}," in trial.config
 
 
 @pytest.mark.usefixtures("on_one_device", "shared_programs")

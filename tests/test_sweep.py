@@ -101,6 +101,7 @@ def test_rates_are_compared_on_the_held_out_part_and_the_best_trains_on_everythi
         sweep.sweep(config, str(tmp_path), stop=stop, chosen=("seed",))
     assert sweep.given == [{"stop": stop, "chosen": {"seed", "optimizer.learning_rate"}}] * 4
     assert f"{metric.removeprefix('-')} on train[256:320]\n" in caplog.text
+    assert caplog.messages[:3] == [f"Learning rate {rate}:" for rate in ("0.1", "1", "10")]
     held_out, everything = ("train[:256]", "train[256:320]"), ("train[:320]", "test[:64]")
     assert made == [
         ("learning_rate_0.1", 0.1, *held_out),
@@ -111,6 +112,25 @@ def test_rates_are_compared_on_the_held_out_part_and_the_best_trains_on_everythi
     written = json.loads((tmp_path / "sweep.json").read_text())
     assert (written["metric"], written["best"]) == (metric.removeprefix("-"), best)
     assert config.data.eval_split == "test[:64]", "the caller's config is left alone"
+
+
+def test_a_metric_that_no_run_measures_ends_the_sweep(config, tmp_path, runs):
+    made, outcomes = runs
+    config.best_metric = "eval/top5"
+    outcomes |= {1e-5: 0.5}
+    measured = r"'eval/top5': eval/top5 is not measured, but step, eval/accuracy, eval/loss; name"
+    with pytest.raises(ConfigError, match=measured):
+        sweep.sweep(config, str(tmp_path))
+    assert len(made) == 1
+
+
+def test_one_process_writes_what_came_of_it(config, tmp_path, runs, monkeypatch):
+    _, outcomes = runs
+    outcomes |= {1e-5: 0.5, 3e-3: 0.6}
+    monkeypatch.setattr(sweep.jax, "process_index", lambda: 1)
+    sweep.sweep(config, str(tmp_path))
+    assert not (tmp_path / "sweep.json").exists()
+    assert sweep.given == [{"stop": None, "chosen": None}] * 3
 
 
 def test_a_table_says_which_rate_is_best():

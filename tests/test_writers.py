@@ -41,6 +41,13 @@ def packages(calls, monkeypatch):
     entities = types.SimpleNamespace(Metric=lambda *parts: parts)
     run = types.SimpleNamespace(info=types.SimpleNamespace(run_id="r1"))
     client = Recorder(calls, create_experiment="e1", create_run=run)
+    client.known = None
+
+    def find(name):
+        calls.append(("get_experiment_by_name", (name,), {}))
+        return client.known
+
+    client.get_experiment_by_name = find
 
     def make(uri):
         calls.append(("MlflowClient", (uri,), {}))
@@ -50,6 +57,7 @@ def packages(calls, monkeypatch):
     mlflow = types.SimpleNamespace(MlflowClient=make, entities=entities)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return client
 
 
 def named(calls, name):
@@ -84,7 +92,10 @@ def test_wandb_gets_the_config_the_metrics_and_the_pictures(packages, calls, tmp
 def test_mlflow_gets_them_too(packages, calls, tmp_path):
     train(tmp_path)
     assert named(calls, "MlflowClient") == [((f"sqlite:///{tmp_path}/mlflow.db",), {})]
+    assert named(calls, "get_experiment_by_name") == [(("photos",), {})]
     assert named(calls, "create_experiment") == [(("photos", f"{tmp_path}/mlflow"), {})]
+    assert named(calls, "create_run") == [(("e1",), {"run_name": tmp_path.name})]
+    assert named(calls, "update_run") == [(("r1",), {"status": "RUNNING"})]
     parameters = {key: value for (_, key, value), _ in named(calls, "log_param")}
     assert parameters == CONFIG
     metrics = [each for _, keywords in named(calls, "log_batch") for each in keywords["metrics"]]
@@ -112,6 +123,28 @@ def test_mlflows_own_variable_says_where(packages, calls, tmp_path, monkeypatch)
     assert named(calls, "create_experiment") == [(("photos", None), {})]
 
 
+def test_an_experiment_that_is_there_gets_the_run(packages, calls, tmp_path):
+    packages.known = types.SimpleNamespace(experiment_id="e7")
+    open_writers(("mlflow",), f"{tmp_path}/", "photos", CONFIG)
+    assert named(calls, "create_experiment") == []
+    assert named(calls, "create_run") == [(("e7",), {"run_name": tmp_path.name})]
+
+
+def test_a_store_is_no_folder_for_trackers(packages, calls):
+    open_writers(("wandb", "mlflow", "wandb"), "memory://writers/a/", "photos", CONFIG)
+    ((_, given),) = named(calls, "init")
+    assert (given["dir"], given["name"]) == (None, "a")
+    assert named(calls, "MlflowClient") == [((None,), {})]
+    assert named(calls, "create_experiment") == [(("photos", None), {})]
+
+
+def test_a_tracker_that_is_left_out_for_once_is_remembered(packages, calls, tmp_path):
+    (tmp_path / "writers.json").write_text('{"mlflow": "m5"}')
+    open_writers(("wandb",), tmp_path, "photos", CONFIG)
+    known = json.loads((tmp_path / "writers.json").read_text())
+    assert known == {"mlflow": "m5", "wandb": named(calls, "init")[0][1]["id"]}
+
+
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_package_that_is_missing_is_named(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
@@ -122,6 +155,22 @@ def test_a_package_that_is_missing_is_named(name, tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
+class Silent:
+    """Fails without a word."""
+
+    def init(**keywords):
+        raise OSError
+
+    def scalars(self, step, values):
+        raise OSError
+
+    def image(self, step, name, image):
+        raise OSError
+
+    def close(self):
+        pass
+
+
 def test_one_that_cannot_be_opened_is_named(tmp_path, monkeypatch):
     def init(**keywords):
         raise RuntimeError("no account\nmore")
@@ -129,26 +178,36 @@ def test_one_that_cannot_be_opened_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
     with pytest.raises(ConfigError, match=r"wandb cannot be opened \(no account\)"):
         open_writers(("wandb",), tmp_path, "photos", {})
+    monkeypatch.setitem(sys.modules, "wandb", Silent)
+    with pytest.raises(ConfigError, match=r"cannot be opened \(OSError\(\)\)"):
+        open_writers(("wandb",), tmp_path, "photos", {})
 
 
 def test_one_that_fails_later_is_told_once_and_stops_nothing(caplog, tmp_path):
     class Failing:
         def scalars(self, step, values):
-            raise OSError("the server is gone")
+            raise OSError("the server is gone\nfor ever")
 
-        image = scalars
+        def image(self, step, name, image):
+            raise OSError("as before")
 
         def close(self):
             raise OSError("still")
 
-    writer = MetricsWriter(tmp_path, start_step=0, trackers=Writers({"mlflow": Failing()}))
+    calls = []
+    trackers = Writers({"mlflow": Failing(), "other": Recorder(calls), "third": Silent()})
+    writer = MetricsWriter(tmp_path, start_step=0, trackers=trackers)
     for step in (1, 2, 3):
         writer.write(step, {"train/loss": 1.0})
+    writer.write_image(3, "a", PICTURE)
     writer.close()
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
     assert caplog.messages == [
-        "mlflow misses metrics of this run (the server is gone); its own files do not."
+        f"{name} misses metrics of this run ({reason}); its own files do not."
+        for name, reason in (("mlflow", "the server is gone"), ("third", "OSError()"))
     ]
+    assert sorted(name for name, *_ in calls) == ["close", "image", *["scalars"] * 3]
+    assert [given[:2] for given, _ in named(calls, "image")] == [(3, "a")]
 
 
 def test_without_any_nothing_is_written(tmp_path):

@@ -165,7 +165,8 @@ def _run_config_file(path: str) -> ConfigDict:
             reason += "".join(f" config.{old} is config.{MOVED[old]} now." for old in named)
         raise ConfigError(f"{location}: {' '.join(reason.split())}") from error
     if not isinstance(config, ConfigDict):
-        raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {shown(config)}.")
+        given = " ".join(shown(config).split())  # That of a config has many lines.
+        raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {given}.")
     declare_options(config, config.objective.name)  # Of one that is imported by its name.
     return config
 

@@ -1,6 +1,7 @@
 """The command measures the loop, the step and the forward pass of a tiny run, on one device each."""
 
 import json
+import types
 
 import pytest
 
@@ -64,8 +65,9 @@ def test_the_loop_logs_as_the_config_says(capsys):
 
 
 def test_inference_by_size_with_its_plots(capsys, tmp_path):
-    sizes = ("--sizes=8,16", "--memory_gib=0.001", f"--plots={tmp_path}")
+    sizes = ("--sizes=8,16", "--memory_gib=0.0003", f"--plots={tmp_path}")
     found = measure(capsys, "eval", *sizes)
+    assert [one["batch_size"] for one in found] == [32, 16], "the config's, and what fits"
     for one in found:
         check(one, "eval")
         assert one["largest_batch"] % 8 == 0
@@ -125,6 +127,25 @@ def test_flags_say_what_is_measured_for_how_long(monkeypatch, tmp_path):
     assert given == [(config, "synthetic", Timing(20, 5), 7)]
 
 
+def test_what_is_printed_is_text_or_one_document(monkeypatch, capsys):
+    def measured(name):
+        return types.SimpleNamespace(describe=lambda: f"{name}.", as_json=lambda: {"what": name})
+
+    monkeypatch.setattr(command, "measure_step", lambda *given: measured("a step"))
+    monkeypatch.setattr(command, "measure_loop", lambda *given: measured("a loop"))
+    monkeypatch.setattr(command, "measure_inference", lambda c, *_: measured(c.model.image_size))
+    sizes = ("--sizes=8,16", "--memory_gib=1")
+    for what, flags, text, document in (
+        ("step", (), "a step.\n", {"what": "a step"}),
+        ("train", (), "a loop.\n", {"what": "a loop"}),
+        ("eval", sizes, "8.\n\n16.\n", [{"what": 8}, {"what": 16}]),
+    ):
+        assert main((what, *RUN, *flags)) == 0
+        assert capsys.readouterr().out == text
+        assert main((what, *RUN, *flags, "--json")) == 0
+        assert json.loads(capsys.readouterr().out) == document
+
+
 def test_synthetic_data_need_not_be_there(monkeypatch):
     required = []
 
@@ -143,7 +164,9 @@ def test_synthetic_data_need_not_be_there(monkeypatch):
     ("arguments", "words"),
     [
         (("step", "--models=ViT-B/16"), "--models: only eval has it"),
-        (("step", "--memory_gib=1"), "--memory_gib: only eval has it"),
+        (("step", "--memory_gib=1"), "--memory_gib: only eval has it, not step"),
+        (("input", "--sizes=8"), "--sizes: only eval has it, not input"),
+        (("train", "--plots=DIR"), "--plots: only eval has it, not train"),
         (("input", "--data=synthetic"), "input measures how real data"),
         (("eval", "--sizes=8,big"), "whole numbers of pixels"),
         (("eval", "--models=ViT-B/16", "--sizes=100"), "not divisible by model.patch_size"),

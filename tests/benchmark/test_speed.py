@@ -7,12 +7,14 @@ import jax
 import pytest
 
 from vit_jax import figures
-from vit_jax.benchmark import inference
+from vit_jax.benchmark import inference, loop
 from vit_jax.benchmark import speed as speed_lib
+from vit_jax.benchmark import step as step_lib
 from vit_jax.benchmark.inference import largest_batch
 from vit_jax.benchmark.loop import UntilMeasured, speeds_of
 from vit_jax.benchmark.speed import Program, Speed, Timing, grouped, repeat
 from vit_jax.benchmark.step import synthetic_batch
+from vit_jax.training import clock as clock_lib
 
 PROGRAM = Program(
     compile_seconds=2.0, temporary_bytes=2**30, resident_bytes=2**29, estimate_seconds=0.5
@@ -77,6 +79,112 @@ def test_the_median_stands_for_the_repeats():
     assert "1.50 GiB at most, 1.00 GiB of temporaries" in larger.describe()
     assert "data wait" not in text
     assert "6.0% of the time" in dataclasses.replace(SPEED, data_wait=0.06).describe()
+
+
+def measured(experiment, **given):
+    return given
+
+
+def test_inference_is_run_as_often_as_it_is_counted(monkeypatch):
+    seen = []
+    experiment = types.SimpleNamespace(options=types.SimpleNamespace(macs=lambda: 5))
+    predict = lambda params, batch: seen.append((params, batch))  # noqa: E731
+    for name, value in {
+        "open_experiment": lambda config, data: experiment,
+        "compiler": lambda experiment: lambda size: (predict, f"of {size}"),
+        "initial_parameters": lambda experiment: "params",
+        "pixels": lambda experiment, data: (batch for batch in range(9)),
+        "repeat": lambda run, images, timing: run(3) or (images, timing),
+        "speed_of": measured,
+    }.items():
+        monkeypatch.setattr(inference, name, value)
+    config = types.SimpleNamespace(batch_size=16)
+    found = inference.measure_inference(config, "real", Timing(2, 1))
+    assert seen == [("params", batch) for batch in range(4)], "the first is not measured"
+    assert found.pop("first_step_seconds") > 0
+    assert found == {
+        **{"what": "eval", "data": "real", "repeats": (16, Timing(2, 1)), "program": "of 16"},
+        **{"flops_per_image": 10, "largest_batch": None},
+    }
+
+
+@dataclasses.dataclass
+class Run:
+    initialize: str = "initialize"
+    state: object = 0
+    objective: str = "objective"
+    frozen: str = "shapes"
+    step: object = "step"
+    batch: str = "shape"
+    flops_per_image: float = 7.0
+
+
+def stand_in(monkeypatch, module, **others):
+    """For all that a measure is made of."""
+    values = {
+        "open_experiment": lambda config, data: Run(),
+        "initial_state": lambda initialize, seed, state: seed,
+        "load_frozen": lambda objective, frozen: "frozen",
+        "speed_of": measured,
+    }
+    for name, value in {**values, **others}.items():
+        monkeypatch.setattr(module, name, value)
+
+
+def test_a_step_is_run_as_often_as_it_is_counted(monkeypatch):
+    def train_step(state, frozen, batch):
+        assert (frozen, batch) == ("frozen", "a batch")
+        return state + 1, f"metrics of {state}"
+
+    states = []
+    stand_in(
+        monkeypatch,
+        step_lib,
+        first_batch=lambda experiment, data: "a batch",
+        compile_program=lambda *given: (train_step, given),
+        repeat=lambda run, images, timing: [run(3), run(2), images],
+    )
+    monkeypatch.setattr(step_lib.jax, "block_until_ready", states.append)
+    config = types.SimpleNamespace(seed=100, batch_size=16)
+    found = step_lib.measure_step(config, "real", Timing(2, 1))
+    assert states == [f"metrics of {state}" for state in (100, 103, 105)]
+    assert found.pop("first_step_seconds") > 0
+    assert found.pop("repeats") == [None, None, 16]
+    assert found.pop("program") == ("step", 100, "frozen", "a batch")
+    assert found == {"what": "step", "data": "real", "flops_per_image": 7.0}
+
+
+def test_a_loop_ends_when_it_has_records_enough_and_starts_with_its_first(monkeypatch):
+    kinds = [f"time/{kind}" for kind in clock_lib.Kind]
+    rising = range(1, 7)
+    records = [
+        {"train/examples": 8 * n, **{name: 10.0 * n + i for i, name in enumerate(kinds)}}
+        for n in rising
+    ]
+    given = []
+    log = types.SimpleNamespace(clock="clock", close=lambda: given.append("closed"))
+    stand_in(
+        monkeypatch,
+        loop,
+        endless=lambda experiment, data: experiment,
+        compile_program=lambda *asked: ("compiled", asked),
+        open_log=lambda experiment, directory, start: log,
+        Profiler=lambda *asked: None,
+        train=lambda *asked: given.append(asked),
+        read_records=lambda path: records,
+    )
+    config = types.SimpleNamespace(seed=100, log_every_steps=5, profile=None)
+    found = loop.measure_loop(config, "real", Timing(2, 4))
+    (experiment, state, frozen, tools), closed = given
+    assert (state, frozen, closed) == (100, "frozen", "closed")
+    assert experiment.step.lower(1, 2).compile() == "compiled"
+    until = tools.patience
+    assert (until.clock, until.seconds) == ("clock", 2)
+    assert until.steps == 5 * 5 + clock_lib.STEPS_IN_FLIGHT + 1
+    assert found["first_step_seconds"] == sum(10.0 + i for i in range(len(kinds)))
+    assert found["repeats"] == (8 / 20,) * 4
+    assert found["data_wait"] == 0.5
+    assert found["program"] == ("step", 100, "frozen", "shape")
 
 
 def test_intervals_are_joined_to_repeats():

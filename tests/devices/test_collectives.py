@@ -111,12 +111,49 @@ def test_a_loop_in_a_loop_multiplies():
 
 
 @pytest.mark.parametrize(
+    ("instruction", "expected"),
+    [
+        ("f32[4,6] all-to-all(%x), replica_groups={{0,1},{2,3}}", ("all-to-all", 96, 2)),
+        ("f32[6] all-reduce(%x), to_apply=%sum", ("all-reduce", 24, 0)),
+        ("(f32[6], bf16[3]) all-reduce-start(%x, %y), channel_id=3", ("all-reduce", 30, 0)),
+        ("f32[6] all-reduce(%x), replica_groups=[2,4]<=[4,2]T(1,0)", ("all-reduce", 24, 4)),
+        (
+            "f32[6] all-reduce(%x), replica_groups=mesh['a'=3,'b'=2,'c'=5] {'a','c'}",
+            ("all-reduce", 24, 15),
+        ),
+        ("f32[6] reduce-scatter(%x), dimensions={0}", ("reduce-scatter", 24, 0)),
+        ("f32[2,3] all-gather(%x), dimensions={0}", ("all-gather", 24, 0)),
+        (
+            "(f32[2], f32[3], f32[8], f32[12]) all-gather-start(%x, %y), replica_groups={{0,1,2,3}}",
+            ("all-gather", 80, 4),
+        ),
+        (
+            "f32[6] collective-permute(%x), source_target_pairs={{0,1}}",
+            ("collective-permute", 24, 0),
+        ),
+        ("f32[6] all-reduce-done(%x)", None),
+        ("f32[6] collective-broadcast(%x)", None),
+    ],
+)
+def test_each_form_by_itself(instruction, expected):
+    line = (
+        f"ENTRY %main (x: f32[6]) -> f32[6] {{\n  ROOT %a = {instruction}\n  %b = {instruction}\n}}"
+    )
+    found = {} if expected is None else {Collective(*expected): 2}
+    assert collectives(read_program(line)) == found
+
+
+@pytest.mark.parametrize(
     ("kind", "sent"),
-    [("all-gather", 75), ("reduce-scatter", 75), ("all-reduce", 150), ("collective-permute", 100)],
+    [
+        *(("all-gather", 75), ("reduce-scatter", 75), ("all-to-all", 75)),
+        *(("all-reduce", 150), ("collective-permute", 100)),
+    ],
 )
 def test_bytes_sent(kind, sent):
     assert Collective(kind, 100, 4).bytes_sent(64) == sent
     assert Collective(kind, 100, 0).bytes_sent(4) == sent
+    assert Collective(kind, 100, 1).bytes_sent(8) == (100 if "permute" in kind else 0)
 
 
 def test_a_scan_counts_every_turn():

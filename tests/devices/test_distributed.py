@@ -1,5 +1,6 @@
 """How a process finds the others, from flags and from what each launcher sets."""
 
+import fnmatch
 import re
 import socket
 import threading
@@ -129,6 +130,12 @@ def test_processes_of_a_host_share_its_gpus(local_id, local_count, visible, expe
     assert share_of_gpus(local_id, local_count, environment) == expected
 
 
+def test_all_gpus_of_a_host_are_visible_where_nobody_says_which(monkeypatch):
+    files = {"/dev/nvidia[0-9]*": [f"/dev/nvidia{number}" for number in range(6)]}
+    monkeypatch.setattr(distributed.glob, "glob", files.__getitem__)
+    assert share_of_gpus(1, 2, {}) == (3, 4, 5)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -244,7 +251,7 @@ def test_the_others_need_no_port_of_their_own(connection):
     assert connection["coordinator_address"] == address
 
 
-def test_a_cloud_tpu_s_own_metadata_tell_who_there_is(connection, monkeypatch):
+def test_a_cloud_tpu_s_own_metadata_tell_who_there_is(connection, monkeypatch, caplog):
     monkeypatch.setattr(distributed, "_on_cloud_tpu", lambda: True)
     monkeypatch.setattr("os.environ", {})
     distributed.initialize(Cluster(), timeout_seconds=20)
@@ -257,10 +264,47 @@ def test_a_cloud_tpu_s_own_metadata_tell_who_there_is(connection, monkeypatch):
 
     connection.clear()
     monkeypatch.setattr(jax.distributed, "initialize", alone)
+    caplog.set_level("INFO")
     distributed.initialize(Cluster(), timeout_seconds=20)
+    assert caplog.messages == ["Cloud TPU's metadata names no other workers: one process."]
     assert "parting" not in connection, "there is nobody to part from"
     with pytest.raises(ValueError, match="no workers"):
         distributed.initialize(Cluster("localhost:1", 3, 2), timeout_seconds=20)
+
+
+@pytest.mark.parametrize(
+    ("platforms", "files", "installed", "expected"),
+    [
+        ("", ["/dev/accel0"], True, True),
+        ("", ["/dev/vfio/1"], True, True),
+        ("tpu,cpu", ["/dev/accel0"], True, True),
+        ("cpu", ["/dev/accel0"], True, False),
+        ("", [], True, False),
+        ("", ["/dev/accel0"], False, False),
+        ("", ["/dev/vfio/vfio", "/dev/nvidia0"], True, False),
+    ],
+)
+def test_where_jax_will_use_tpus(platforms, files, installed, expected, monkeypatch):
+    monkeypatch.setattr(
+        distributed.glob,
+        "glob",
+        lambda pattern: [name for name in files if fnmatch.fnmatch(name, pattern)],
+    )
+    find = {"libtpu": installed or None}
+    monkeypatch.setattr(distributed.importlib.util, "find_spec", find.__getitem__)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    assert distributed._on_cloud_tpu() is expected
+
+
+def test_what_is_said_where_processes_do_not_meet():
+    first, third = (Cluster("host:12", 4, index) for index in (0, 2))
+    assert distributed._unreachable_message(first, 90).startswith(
+        "Not all 4 processes reached process 0, this one, at host:12 within 90 s: look"
+    )
+    message = distributed._unreachable_message(third, 90)
+    assert message.startswith("Process 2 of 4 could not join process 0 at host:12 within 90 s: is")
+    assert message.endswith("are all 4 processes started?")
+    assert "TPU slice did not meet within 90 s" in distributed._unreachable_message(None, 90)
 
 
 def test_gpus_are_shared_by_the_processes_of_a_host_alone():
@@ -281,9 +325,9 @@ def test_ports_that_there_are(address, is_one):
 
 def test_processes_that_see_other_data_are_named(monkeypatch):
     distributed.check_same("training examples", 5)
-    monkeypatch.setattr(distributed, "gather", lambda value: np.array([value, value, 7]))
-    with pytest.raises(DataError, match=r"Process 0 has 5 training examples, process 2 has 7: all"):
-        distributed.check_same("training examples", 5)
+    monkeypatch.setattr(distributed, "gather", lambda value: np.array([value, value, 7, 8]))
+    with pytest.raises(DataError, match=r"Process 0 has 5,000 pictures, process 2 has 7: all"):
+        distributed.check_same("pictures", 5000)
 
 
 def test_processes_that_share_a_host_are_counted(monkeypatch):

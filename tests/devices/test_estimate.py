@@ -115,6 +115,63 @@ ENTRY %main (x: f32[8]) -> f32[8] {
     assert tpu_seconds(read_program(text), "TPU7x") is None, "its clock is not published"
 
 
+@pytest.mark.parametrize(
+    ("operation", "starts"),
+    [
+        *((name, 0) for name in ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")),
+        *((name, 0) for name in ("while", "conditional", "call", "after-all", "opt-barrier")),
+        *((name, 0) for name in ("partition-id", "replica-id", "async-start", "async-update")),
+        *((name, 0) for name in ("async-done", "copy-done", "all-gather", "all-reduce-start")),
+        *((name, 0) for name in ("reduce-scatter", "all-to-all", "collective-permute-done")),
+        *((name, 1) for name in ("copy", "copy-start", "reduce", "fusion", "custom-call", "sort")),
+    ],
+)
+def test_what_starts_a_kernel(operation, starts):
+    text = f"ENTRY %main (x: f32[8]) -> f32[8] {{\n  ROOT %a = f32[8]{{0}} {operation}(%x)\n}}\n"
+    assert len(gpu_kernels(read_program(text))) == starts
+
+
+@pytest.mark.parametrize(
+    ("lines", "size"),  # Of arrays of 12 x 8 and 1 x 8 float32.
+    [
+        (["ROOT %r = f32[12,8] negate(%p)"], 384 + 384),
+        (["ROOT %r = f32[1,8] slice(%p)"], 32 + 32),
+        (
+            [
+                "%a = f32[1,8] gather(%p)",
+                "%b = f32[1,8] slice(%p)",
+                "ROOT %r = f32[1,8] add(%a, %b)",
+            ],
+            96,
+        ),
+        (["%a = f32[1,8] slice(%p)", "ROOT %r = f32[12,8] add(%a, %p)"], 384 + 384),
+        (["%f = f32[96] bitcast(%p)", "ROOT %r = f32[1,8] dynamic-slice(%f)"], 32 + 32),
+        (
+            [f"%{n} = f32[8,8] slice(%p)" for n in "ab"] + ["ROOT %r = f32[8,8] add(%a, %b)"],
+            384 + 256,
+        ),
+        (["ROOT %r = f32[1,8] negate(%u)"], 32 + 32),  # What nobody uses is not read.
+        (["ROOT %r = f32[12,8] dynamic-update-slice(%p, %u)"], 32 + 32),
+        (["%w = f32[12,8] dynamic-update-slice(%p, %u)", "ROOT %r = f32[96] bitcast(%w)"], 64),
+        (
+            [
+                "%w = f32[12,8] dynamic-update-slice(%p, %u)",
+                "%n = f32[1,8] negate(%u)",
+                "ROOT %r = (f32[12,8], f32[1,8]) tuple(%w, %n)",
+            ],
+            32 + 32 + 32,
+        ),
+    ],
+)
+def test_what_a_fusion_reads_and_writes(lines, size):
+    head = ["%p = f32[12,8] parameter(0)", "%u = f32[1,8] parameter(1)"]
+    text = "%f (p: f32[12,8], u: f32[1,8]) -> f32[1] {\n"
+    text += "".join(f"  {line}\n" for line in [*head, *lines])
+    text += "}\n\nENTRY %main (p: f32[2]) -> f32[1] {\n  ROOT %k = f32[1] fusion(%x), calls=%f\n}\n"
+    (kernel,) = gpu_kernels(read_program(text))
+    assert kernel.bytes == size
+
+
 def test_constants_that_estimates_compare_by():
     """A change of them makes all that was written down of other programs another's."""
     assert (SHARE_OF_BANDWIDTH, SHARE_OF_PEAK, LAUNCH_SECONDS) == (0.85, 0.7, 2.5e-6)

@@ -69,6 +69,36 @@ def test_what_runs_and_how_often(line, times):
     assert (root.is_root, root.operands, root.called) == (True, ["p"], [])
 
 
+@pytest.mark.parametrize(
+    "called",
+    [
+        "branch_computations={%first, %second}",
+        "branch_computations={first, second}",
+        "true_computation=%first, false_computation=%second",
+        "true_computation=first, false_computation=second",
+    ],
+)
+def test_each_branch_is_one_that_runs(called):
+    text = LOOP.replace("LINE", "").replace("branch_computations={%first, %second}", called)
+    found = [each.instruction.name for each in read_program(text).executed()]
+    assert found[3:6] == ["chosen", "a", "b"]
+    chosen = read_program(text).computations["main"]["chosen"]
+    assert (chosen.called, chosen.operands) == (["first", "second"], ["k", "p", "p"])
+
+
+def test_what_is_within_a_fusion_runs_if_it_is_asked_for():
+    fused = "%chosen = f32[2]{0} fusion(%p), kind=kLoop, calls=%second"
+    lines = LOOP.replace("LINE", "").splitlines()
+    text = "\n".join("  " + fused if "%chosen" in line else line for line in lines)
+    program = read_program(text)
+    for into, names in ((False, ["chosen", "called"]), (True, ["chosen", "b", "called"])):
+        found = list(program.executed(into_fusions=into))
+        assert [each.instruction.name for each in found[3 : 3 + len(names)]] == names
+    inside = found[4]
+    assert (inside.computation, inside.caller.name, inside.times) == ("second", "chosen", 1)
+    assert found[0].caller is None
+
+
 def test_a_loop_within_a_loop_runs_as_often_as_both_say():
     inner = '%in = (s32[]) while(%t), body=%first, backend_config={"known_trip_count":{"n":"4"}}'
     text = LOOP.replace("LINE", "").replace("ROOT %again = (s32[]) copy(%t)", inner)

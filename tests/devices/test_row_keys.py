@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.devices.row_keys import _product, key_of_part
+from vit_jax.devices.row_keys import PART_KEYS, _product, key_of_part, random_words
 
 DRAWS = {
     "bernoulli": lambda key, rows: jax.random.bernoulli(key, 0.9, (rows, 3, 5)),
@@ -33,6 +33,21 @@ def test_a_scan_over_split_keys():
     key = jax.random.key(3)
     parts = [jax.jit(draw, static_argnums=1)(key_of_part(key, jnp.int32(p)), 2) for p in (0, 1)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), draw(key, 4))
+
+
+def test_each_element_has_words_of_its_own_and_a_part_those_of_its_rows():
+    @jax.jit
+    def draw(key):
+        part = key_of_part(key, jnp.int32(1))
+        return random_words(key, (4, 2, 3)), random_words(part, (2, 2, 3))
+
+    words, part = (np.stack(found, axis=-1) for found in draw(jax.random.key(3)))
+    assert len({*map(tuple, words.reshape(-1, 2).tolist())}) == 24
+    np.testing.assert_array_equal(part, words[2:])
+    first = jax.random.key_data(jax.random.key(3, impl=PART_KEYS))
+    assert first.tolist() == [*jax.random.key_data(jax.random.key(3)).tolist(), 0]
+    with pytest.raises(NotImplementedError, match="32 bits at a time"):
+        jax.random.bits(key_of_part(jax.random.key(3), jnp.int32(1)), (2,), jnp.uint8)
 
 
 def test_what_is_no_rows_draw_is_everyones():

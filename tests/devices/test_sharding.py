@@ -58,14 +58,18 @@ def test_mesh_is_over_every_device_by_default():
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "axes"),
+    ("num_devices", "axes", "sizes"),
     [
-        *((8, {"fsdp": 3}), (8, {"data": 4}), (1, {"fsdp": 8}), (8, {"data": 0})),
-        *((4, {"data": 8}), (8, {"data": 3, "fsdp": -1}), (8, {"fsdp": 0})),
+        *((8, {"fsdp": 3}, (2, 3, 1)), (8, {"data": 4}, (4, 1, 1)), (1, {"fsdp": 8}, (0, 8, 1))),
+        *((8, {"data": 0}, (0, 1, 1)), (4, {"data": 8}, (8, 1, 1)), (8, {"fsdp": 0}, (8, 0, 1))),
+        (8, {"data": 3, "fsdp": -1}, (3, 2, 1)),
     ],
 )
-def test_axes_that_do_not_multiply_to_the_devices_are_refused(num_devices, axes):
-    with pytest.raises(ConfigError, match=rf"config\.mesh.*{num_devices} devices"):
+def test_axes_that_do_not_multiply_to_the_devices_are_refused(num_devices, axes, sizes):
+    shown = "data={} x fsdp={} x tensor={}".format(*sizes)
+    with pytest.raises(
+        ConfigError, match=f"{shown} does not multiply to the {num_devices} devices"
+    ):
         mesh_of(num_devices, **axes)
 
 
@@ -157,6 +161,22 @@ def test_batches_that_divide_are_accepted(batch_size, accumulation, axes):
 def test_batches_that_do_not_divide_are_refused_with_the_nearest(batch_size, accumulation, nearest):
     with pytest.raises(ConfigError, match=rf"batch_size={batch_size} is not.*: {nearest}\."):
         sharding.check_batch(batch_size, accumulation, mesh_of())
+
+
+def test_what_a_batch_has_to_divide_into_is_told():
+    with pytest.raises(ConfigError) as error:
+        sharding.check_batch(30, 3, mesh_of(data=2, fsdp=2, tensor=2))
+    assert str(error.value) == (
+        "config.batch_size=30 is not divisible by 4 (devices along data x fsdp) x 3 "
+        "(config.optimizer.accumulation_steps) = 12; the nearest that is: 24 or 36."
+    )
+    with pytest.raises(ConfigError) as error:
+        sharding.check_batch(5, 3, mesh_of(data=2, fsdp=2, tensor=2), shares=4)
+    assert str(error.value) == (
+        "config.batch_size=5 is not divisible by 2 (devices along fsdp) x 3 "
+        "(config.optimizer.accumulation_steps) x 4 (config.optimizer.sharpness.shares) = 24; the "
+        "nearest that is: 24."
+    )
 
 
 @pytest.mark.parametrize(
@@ -273,7 +293,8 @@ def test_fsdp_never_splits_the_layers(name, shape, expected):
 
 
 def test_a_tensor_axis_that_does_not_divide_the_heads_is_refused():
-    with pytest.raises(ConfigError, match=r"tensor=8 does not divide.*attention/"):
+    refused = r"tensor=8 does not divide dimension 1 of blocks/attention/key/bias \(12, 3, 64\): "
+    with pytest.raises(ConfigError, match=refused):
         sharding.param_shardings(abstract_params(), mesh_of(data=1, tensor=8))  # 3 heads.
 
 

@@ -1,6 +1,9 @@
 """Devices by their names: what is asked of the compilers, and what stands in for them."""
 
+import contextlib
+import dataclasses
 import math
+import os
 import types
 
 import pytest
@@ -47,6 +50,7 @@ def test_slices_of_tpus(family, without_compilers):
     assert (opened.devices_per_chip, opened.hosts) == (devices_per_chip, 1)
     assert (opened.platform, opened.compiler, opened.compiler_options) == ("tpu", "stand-in", {})
     assert opened.name == f"{family.upper()}:2x3x4"
+    assert "pip install 'jax[tpu]'" in opened.stand_in
     chip = CHIPS[kind]
     assert opened.peak_flops == chip.flops / devices_per_chip
     assert opened.memory == chip.memory / devices_per_chip
@@ -58,8 +62,9 @@ def test_hosts_of_gpus(family, without_compilers):
     opened = open_topology(f"{family}:3x4")
     assert (opened.kind, opened.devices, opened.hosts) == (GPUS[family], [*range(12)], 3)
     assert (opened.platform, opened.devices_per_chip) == ("gpu", 1)
-    said = "h100:4 is compiled by NVIDIA's" if family == "gpu" else "plan-gpu"
+    said = "h100:4 is compiled by NVIDIA's" if family == "gpu" else "pip install 'vit_jax[plan-gpu]"
     assert said in opened.stand_in
+    assert (f"{family}:3x4 is for trying things out" in opened.stand_in) == (family == "gpu")
     assert open_topology(f"{family}:5").hosts == 1
 
 
@@ -76,6 +81,27 @@ def test_installed_gpu_compilers_are_asked_for_hosts_and_gpus(monkeypatch):
     assert asked == [("NVIDIA A100-SXM4-80GB", 3, 8)]
     assert (opened.compiler, opened.hosts, opened.devices) == ("cuda", 3, ["a device"])
     assert (opened.stand_in, opened.compiler_options) == ("", gpu_compiler.COMPILER_OPTIONS)
+
+
+def test_the_tpu_compiler_is_asked_for_a_slice(monkeypatch):
+    asked = []
+
+    def describe(*given, **options):
+        asked.append((*given, options))
+        if "3x5" in given[0]:
+            raise topology.jax.errors.JaxRuntimeError("INVALID: no such shape\nmore")
+        return types.SimpleNamespace(devices=("a", "b"))
+
+    monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: name == "libtpu")
+    monkeypatch.setattr(topology.topologies, "get_topology_desc", describe)
+    opened = open_topology("v3:2x4")
+    assert (opened.compiler, opened.stand_in, opened.devices) == ("tpu", "", ["a", "b"])
+    assert (opened.devices_per_chip, opened.chip) == (2, CHIPS["TPU v3"])
+    open_topology("V4:2x2x4")
+    megacore = {"chip_config_name": "megacore"}  # A v4's two cores are one device.
+    assert asked == [("v3:2x4", "tpu", {}), ("v4:2x2x4", "tpu", megacore)]
+    with pytest.raises(ConfigError, match=r"--topology=v5e:3x5: INVALID: no such shape$"):
+        open_topology("v5e:3x5")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +151,22 @@ def test_what_xla_is_told_of_gpus(monkeypatch):
     assert cache == [50, 50, 40]
     shared = [each[1]["shared_memory_per_core"] / 2**10 for each in (h100, h200, a100)]
     assert shared == [228, 228, 164]
+    per_block = [each[1]["shared_memory_per_block_optin"] / 2**10 for each in (h100, h200, a100)]
+    assert per_block == [227, 227, 163]
+    for _, told in (h100, h200, a100):  # The same of both generations, in CUDA's table of them.
+        of_a_core = ("threads_per_core_limit", "registers_per_core_limit")
+        assert [told[name] for name in of_a_core] == [2048, 2**16]
+        of_a_block = ("threads_per_block_limit", "registers_per_block_limit", "threads_per_warp")
+        assert [told[name] for name in of_a_block] == [1024, 2**16, 32]
+        assert told["shared_memory_per_block"] == 48 * 2**10
+    for (_, told), kind in ((h100, "h100"), (h200, "h200"), (a100, "a100")):
+        memory = CHIPS[GPUS[kind]].memory
+        assert told["device_memory_size"] == pytest.approx(memory, rel=0.02), "nominal"
     text = gpu_compiler.target(GPUS["a100"])
+    assert text.startswith('platform_name: "CUDA" device_description_str: "NVIDIA A100-SXM4-80GB"')
+    dimensions = {"x": 2**31 - 1, "y": 2**16 - 1, "z": 2**16 - 1}
+    for axis, most in dimensions.items():
+        assert f"block_dim_limit_{axis}: {most}" in text
     assert "cuda_compute_capability {major: 8 minor: 0}" in text
     assert "dnn_version_info {major: 9 minor: 10 patch: 0}" in text
     assert "runtime_version {major: 12 minor: 9 patch: 0}" in text
@@ -154,6 +195,30 @@ def test_what_jax_asks_of_a_gpu_is_answered():
         equal = [cudnn.is_cuda_compute_capability_equal(text) for text in ("8.0", "9.0")]
         assert equal == [True, False]
     assert cudnn.check_cudnn_version is before
+    made = Topology("x", GPUS["a100"], [], CHIPS[GPUS["a100"]], 1, "", "cuda")
+    with made.compiling():
+        assert cudnn.check_compute_capability("8.0")
+        assert not cudnn.check_compute_capability("9.0")
+    with dataclasses.replace(made, compiler="stand-in").compiling():
+        assert cudnn.check_cudnn_version is before
+
+
+def test_remarks_of_compilers_stay_off_the_screen(capfd):
+    with topology._quiet():
+        os.write(2, b"no TPU")
+    os.write(2, b"seen")
+    with contextlib.suppress(ValueError), topology._quiet():
+        raise ValueError
+    os.write(2, b" again")
+    assert capfd.readouterr().err == "seen again"
+
+
+def test_without_any_plug_in_there_is_no_compiler(monkeypatch):
+    def find_spec(name):
+        raise ModuleNotFoundError(name)  # Of the package around it.
+
+    monkeypatch.setattr(gpu_compiler.importlib.util, "find_spec", find_spec)
+    assert not gpu_compiler.is_installed()
 
 
 @pytest.mark.parametrize("number", ["12", "13", "14"])

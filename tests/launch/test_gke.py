@@ -73,8 +73,22 @@ def test_pods_find_each_other_and_get_the_arguments(launch, flags):
     assert as_run == ["--coordinator_timeout=3600", *RUN]
     assert "$$HOME" in container["args"][-1]
     assert container["image"] == "registry/image:1"
-    bucket = pod["volumes"][-1]["csi"]["volumeAttributes"]["bucketName"]
-    assert bucket == "bucket"
+    driver = pod["volumes"][-1]["csi"]
+    assert driver["driver"] == "gcsfuse.csi.storage.gke.io"
+    assert driver["volumeAttributes"] == {"bucketName": "bucket", "mountOptions": "implicit-dirs"}
+    annotations = job["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {"gke-gcsfuse/volumes": "true"}  # Or the driver is not there.
+    assert container["volumeMounts"][-1]["mountPath"] == "/bucket"
+    mounted = [mount["name"] for mount in container["volumeMounts"]]
+    assert mounted == [volume["name"] for volume in pod["volumes"]]
+    assert pod["serviceAccountName"] == "default"
+    assert pod["terminationGracePeriodSeconds"] == 120  # To save; Kubernetes' own is 30.
+    accelerator = next(iter(container["resources"]["limits"]))
+    assert {(each["key"], each["operator"], each["effect"]) for each in pod["tolerations"]} == {
+        (key, "Exists", "NoSchedule") for key in (accelerator, "cloud.google.com/gke-spot")
+    }
+    # Pods look for each other before they are ready.
+    assert service["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_gpu_pods_know_who_they_are(launch):
@@ -86,6 +100,9 @@ def test_gpu_pods_know_who_they_are(launch):
     environment = {entry["name"]: entry["value"] for entry in container["env"]}
     found = resolve(Cluster(), environment | {"JOB_COMPLETION_INDEX": "1"})
     assert found == Cluster("b16-0.b16:8476", 2, 1)
+    assert container["ports"] == [{"containerPort": 8476}]
+    memory = (container["volumeMounts"][0]["mountPath"], pod["volumes"][0]["emptyDir"])
+    assert memory == ("/dev/shm", {"medium": "Memory"})
 
 
 @pytest.mark.parametrize(
@@ -101,12 +118,19 @@ def test_a_slice_has_a_pod_on_each_host(launch, topology, flags, hosts, chips):
     pod, container = pod_of(job)
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == hosts
     assert container["resources"]["limits"] == {"google.com/tpu": chips}
-    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
+    assert container["resources"]["requests"] == {"google.com/tpu": chips}
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": topology,
+    }
+    # libtpu's, by Google's examples of slices of several hosts.
+    assert [each["containerPort"] for each in container["ports"]] == [8471, 8431, 8482]
 
 
 @pytest.mark.parametrize("flags", [GPU, TPU], ids=["gpu", "tpu"])
 def test_what_happens_after_a_pod_failed(launch, flags):
-    _, _, job = launch(*flags, "--restarts=7")
+    _, _, job = launch(*flags, "--restarts=7", "--service_account=own")
+    assert pod_of(job)[0]["serviceAccountName"] == "own"
     rules = job["spec"]["podFailurePolicy"]["rules"]
     by_code = {
         code: rule["action"]
@@ -115,6 +139,10 @@ def test_what_happens_after_a_pod_failed(launch, flags):
         for code in rule["onExitCodes"]["values"]
     }
     assert by_code == {2: "FailJob", 3: "FailJob", 75: "Ignore"}
+    assert all(rule["onExitCodes"]["operator"] == "In" for rule in rules if "onExitCodes" in rule)
+    (evicted,) = (rule for rule in rules if "onPodConditions" in rule)
+    assert evicted["action"] == "Ignore"
+    assert evicted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     assert job["spec"]["backoffLimit"] == 7
     assert pod_of(job)[0]["restartPolicy"] == "Never"  # Or the rules do not hold.
 
@@ -132,6 +160,22 @@ def test_the_log_of_each_pod_of_process_0_is_shown_once(stubs, launch):
     selector = "--selector=run=b16,batch.kubernetes.io/job-completion-index=0"
     assert calls[0] == ["--namespace=team", "apply", "--filename=-"]
     assert calls[1][1:4] == ["get", "pods", selector]
+
+
+def test_the_image_has_what_a_run_needs():
+    """And extras of the package that there are; no checkout's own files."""
+    lines = (ROOT / "launch/gke/Dockerfile").read_text().splitlines()
+    copied = [word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]]
+    assert {"vit_jax", "configs", "setup.py", "requirements.lock", "README.md"} <= {*copied}
+    assert all((ROOT / name).exists() for name in copied)
+    assert "; ACCELERATOR is tpu, cuda12 or cuda13." in lines[0]
+    extras = (ROOT / "setup.py").read_text()
+    assert all(f'"{name}": ["jax[{name}]"]' in extras for name in ("tpu", "cuda12", "cuda13"))
+    assert "ARG ACCELERATOR=cuda13" in lines
+    assert lines[-1] == 'ENTRYPOINT ["python", "-m", "vit_jax.main"]'
+    assert {"USER 1000", "ENV PYTHONUNBUFFERED=1"} < {*lines}
+    ignored = (ROOT / "launch/gke/Dockerfile.dockerignore").read_text().split()
+    assert {".git", ".venv", "runs"} < {*ignored}
 
 
 def test_a_failed_job_fails(launch):
@@ -176,8 +220,13 @@ def test_a_dry_run_calls_nothing(stubs):
     ("flags", "message"),
     [
         (("--name=B16", *GPU[1:]), "--name=B16: expected"),
-        (GPU[:2], "--bucket is needed"),
+        ((*COMMON[:2], *GPU[3:]), "--bucket is needed"),
+        (("--name=b16", *GPU[2:]), "--image is needed"),
+        (GPU[:3], "--accelerator is needed"),
         ((*COMMON, "--accelerator=tpu-v6e-slice"), "needs --topology"),
+        ((*TPU, "--topology=4"), "--topology=4: expected such as 4x4"),
+        ((*TPU, "--topology=4x0"), "--topology=4x0: expected such as 4x4"),
+        ((*GPU, "--host=2"), "unrecognized arguments: --host=2"),
         ((*TPU, "--topology=4y4"), "--topology=4y4: expected such as 4x4"),
         ((*GPU, "--hosts=0"), "--hosts must be at least 1"),
         ((*GPU, "--restarts=-1"), "--restarts must be at least 0"),
@@ -190,11 +239,48 @@ def test_mistakes_are_named(stubs, flags, message):
     assert message in errors
 
 
-@pytest.mark.parametrize("flag", ["hosts", "devices", "restarts"])
-def test_the_least_that_flags_take(flag):
+@pytest.fixture(scope="module")
+def launcher():
     spec = importlib.util.spec_from_file_location("launch_gke", LAUNCHER[1])
-    launcher = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(launcher)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_asked_of_kubectl(launcher):
+    flags, _ = launcher.parse_arguments([*TPU, "--dry_run", "--", *RUN])
+    newest = "{.items[-1:].metadata.name} {.items[-1:].status.phase}"
+    assert {name: call[2:] for name, call in launcher.commands(flags).items()} == {
+        "apply": ["apply", "--filename=-"],
+        "pod": [
+            *("get", "pods", "--selector=run=b16,batch.kubernetes.io/job-completion-index=0"),
+            *("--sort-by=.metadata.creationTimestamp", f"--output=jsonpath={newest}"),
+        ],
+        "logs": ["logs", "--follow"],
+        "result": ["get", "job/b16", "--output=jsonpath={.status.conditions[*].type}"],
+        "delete": ["delete", "job/b16", "service/b16", "--ignore-not-found"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        *(("a", True), ("a" * 52, True), ("a" * 53, False), ("b-16", True), ("b16-", False)),
+        *(("1b", False), ("b_16", False), ("", False)),
+    ],
+)
+def test_names_that_pods_can_have(launcher, name, is_one):
+    """With `-0` and the like behind it, a label of a DNS name: 63 characters, none of them upper."""
+    given = [f"--name={name}", *GPU[1:], "--dry_run", "--", *RUN]
+    if is_one:
+        assert launcher.parse_arguments(given)[0].name == name
+    else:
+        with pytest.raises(SystemExit):
+            launcher.parse_arguments(given)
+
+
+@pytest.mark.parametrize("flag", ["hosts", "devices", "restarts"])
+def test_the_least_that_flags_take(flag, launcher):
     least = {"hosts": 1, "devices": 1, "restarts": 0}[flag]
     given = [*GPU, "--dry_run", f"--{flag}={least}", "--", *RUN]
     flags, run = launcher.parse_arguments(given)

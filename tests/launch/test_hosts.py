@@ -19,21 +19,34 @@ SRUN = ["--kill-on-bad-exit=0", "--wait=120", "--label", "--unbuffered", "python
 @pytest.mark.parametrize(
     ("body", "flags", "code", "starts"),
     [
-        ("sys.exit(0)", (), 0, 1),
+        ("sys.exit(os.environ['PYTHONUNBUFFERED'] != '1')", (), 0, 1),
         ("sys.exit(2)", (), 2, 1),
         ("sys.exit(75 if count() < 3 else 0)", (), 0, 3),
         ("sys.exit(75)", ("--restarts=1",), 75, 2),
+        ("sys.exit(75)", ("--restarts=0",), 75, 1),
     ],
 )
 def test_gpu_host_starts_a_stopped_run_again(stubs, body, flags, code, starts):
     stubs.add("nvidia-smi")
     stubs.add("python", body)
-    assert stubs.run(*GPU_HOST, *flags, "--", *RUN, PYTHON="python")[0] == code
+    returned, _, errors = stubs.run(*GPU_HOST, *flags, "--", *RUN, PYTHON="python")
+    assert returned == code
+    most = flags[0].partition("=")[2] if flags else "10"
+    assert errors.splitlines() == [
+        f"gpu_host.sh: starting again ({number} of {most})" for number in range(1, starts)
+    ]
     assert stubs.calls == [["nvidia-smi", "--list-gpus"], *[["python", *TRAINING]] * starts]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_gpu_host_passes_signals_on_and_does_not_restart(stubs, number):
+@pytest.mark.parametrize(
+    ("number", "passed_on"),
+    [
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGINT, signal.SIGINT),
+        (signal.SIGHUP, signal.SIGTERM),
+    ],
+)
+def test_gpu_host_passes_signals_on_and_does_not_restart(stubs, number, passed_on):
     stubs.add("nvidia-smi")
     stubs.add(
         "python",
@@ -53,9 +66,16 @@ def test_gpu_host_passes_signals_on_and_does_not_restart(stubs, number):
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     output, _ = process.communicate(timeout=LIMIT_SECONDS)
-    assert output == f"got {number:d}\n"
+    assert output == f"got {passed_on:d}\n"
     assert process.returncode == 75
     assert len(stubs.calls) == 2
+
+
+@pytest.mark.parametrize("script", [GPU_HOST, SLURM])
+def test_a_run_has_to_be_named(stubs, script):
+    code, _, errors = stubs.run(*script, "--")
+    assert code == 2
+    assert "name the run after --" in errors
 
 
 def test_gpu_host_needs_gpus(stubs):
@@ -92,10 +112,15 @@ def test_gpu_host_dry_run(stubs):
 )
 def test_slurm_requeues_a_stopped_run(stubs, code, state, calls):
     stubs.add("srun", f"print(os.environ['SRUN_CPUS_PER_TASK']); sys.exit({code})")
-    stubs.add("scontrol", f"print('JobId=12 JobState={state}')")
+    stubs.add("scontrol", f"print('JobId=12 JobState={state}') if 'show' in arguments else 0")
     environment = {"SLURM_JOB_ID": "12", "SLURM_CPUS_PER_TASK": "7", "PYTHON": "python"}
+    environment |= {"SLURM_RESTART_COUNT": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
     returned, output, _ = stubs.run(*SLURM, "--", *RUN, **environment)
     assert returned == code
+    first, *_, last = output.splitlines()
+    assert first == "slurm.sbatch: job 12, start 2, on n[1-2]"
+    said = "slurm.sbatch: stopped with its state saved" if calls else "7"
+    assert last == said + "; back to the queue" * (REQUEUE in calls)
     assert "\n7\n" in output
     assert stubs.calls == [["srun", *SRUN], *calls]
 
@@ -110,6 +135,20 @@ def test_slurm_waits_for_the_tasks_when_it_is_signalled_itself(stubs):
     process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 75
     assert stubs.calls[-1] == REQUEUE
+
+
+def test_what_slurm_is_asked_for():
+    """A signal in time to save, no end by a requeue, one log for all starts, one task a node."""
+    lines = SLURM[1].read_text().splitlines()
+    asked = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")}
+    assert {"--requeue", "--open-mode=append", "--ntasks-per-node=1"} < asked
+    assert {"--signal=TERM@180", "--output=vit_jax-%j.log"} < asked
+
+
+def test_slurm_has_to_start_it(stubs):
+    code, _, errors = stubs.run(*SLURM, "--", *RUN, SLURM_JOB_ID="")
+    assert code == 2
+    assert "start it with sbatch" in errors
 
 
 def test_slurm_dry_run(stubs):

@@ -117,14 +117,14 @@ open({str(tmp_path / "done")!r} + str(index), "w").close()
     assert len(list(tmp_path.glob("done?"))) == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_are_passed_on_and_no_restart_follows(run, number):
     body = f"""
 def stop(number, frame):
     print("got", number, flush=True)
     sys.exit(75)
-signal.signal(signal.SIGTERM, stop)
-signal.signal(signal.SIGINT, stop)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, stop)
 print("ready", flush=True)
 time.sleep({ENDLESS})
 """
@@ -213,6 +213,14 @@ def test_the_share_of_gpus(local, visible, count, ids, monkeypatch):
     assert all(each["PYTHONUNBUFFERED"] == "1" for each in found)
     monkeypatch.setenv("JAX_LOCAL_DEVICE_IDS", "9")
     assert "JAX_LOCAL_DEVICE_IDS" not in local.environment(0, 1)
+
+
+def test_gpus_are_those_of_the_machine_where_nobody_says_which(local, monkeypatch):
+    for name in ("CUDA_VISIBLE_DEVICES", "JAX_LOCAL_DEVICE_IDS"):
+        monkeypatch.delenv(name, raising=False)
+    files = {"nvidia[0-9]*": ["nvidia0", "nvidia1", "nvidia2", "nvidia3"]}
+    monkeypatch.setattr(local, "Path", lambda folder: SimpleNamespace(glob=files.__getitem__))
+    assert local.environment(1, 2)["JAX_LOCAL_DEVICE_IDS"] == "2,3"
 
 
 def test_the_launchers_flags(local):

@@ -1,13 +1,17 @@
 """launch/tpu_vm.sh against a stand-in for gcloud, and tpu_worker.sh against ones for the worker's."""
 
+import os
 import shlex
+import shutil
 
 import pytest
 
+from tests.launch.conftest import Stubs
 from tests.runs import ROOT
 
 TPU_VM = ("bash", ROOT / "launch/tpu_vm.sh")
 WORKER = ("bash", ROOT / "launch/tpu_worker.sh")
+OWNER = f"--owner={os.getuid()}"
 PLACE = ["--zone=z", "--project=p"]
 FLAGS = ("--name=n", *PLACE)
 RUN = ("--config=a b.py", "--workdir=gs://b/r", "--config.note=it's $HOME")
@@ -18,7 +22,8 @@ CREATE = [
 ]
 DELETE = ["delete", "n", *PLACE, "--force", "--quiet"]
 
-# Answers of gcloud: to `describe` and `status` one after another, the last one again and again.
+# Answers of gcloud: to `describe` and `status` one after another, the last one again and again. The
+# connection that shows the log always breaks at its end.
 GCLOUD = """
 states, codes = {states!r}, {codes!r}
 if "describe" in arguments:
@@ -28,6 +33,8 @@ if "describe" in arguments:
     print(state)
 if arguments[-1].endswith("tpu_worker.sh status"):
     print(codes[min(count(), len(codes)) - 1])
+if arguments[-1].endswith("tpu_worker.sh follow"):
+    sys.exit(255)
 """
 
 
@@ -93,6 +100,19 @@ def test_a_preempted_slice_is_asked_for_again(tpu_vm):
     again = [DESCRIBE, DELETE, DESCRIBE, CREATE, DESCRIBE, *INSTALL, START, FOLLOW, STATUS]
     assert calls == [DESCRIBE, STATUS, *INSTALL, START, FOLLOW, STATUS, *again, DELETE]
     assert "code none: starting it again (1 of 100)" in errors
+
+
+def test_a_slice_is_waited_for_whatever_its_state(tpu_vm):
+    states = ["DELETING", "FAILED", "SUSPENDING", "PROVISIONING", "ACTIVE"]
+    run = ("run", *FLAGS, "--type=v5litepod-16", "--", *RUN)
+    code, calls, errors = tpu_vm(states, [0], *run)
+    assert code == 0
+    waiting = [DESCRIBE, DESCRIBE, DELETE, DESCRIBE, DELETE, DESCRIBE, DESCRIBE]
+    assert calls == [*waiting, *INSTALL, START, FOLLOW, STATUS], "what ran there before is gone"
+    assert errors.splitlines() == [
+        *(f"tpu_vm.sh: n is {state}: asking for it again" for state in ("FAILED", "SUSPENDING")),
+        "tpu_vm.sh: n is PROVISIONING",
+    ]
 
 
 @pytest.mark.parametrize(("code", "starts"), [(75, 3), (1, 3), (134, 3), (2, 1), (3, 1)])
@@ -183,6 +203,104 @@ def test_a_dry_run_prints_what_a_new_slice_takes(stubs, tpu_vm):
     assert printed == [call for call in calls if call not in (DESCRIBE, STATUS)]
 
 
+def test_each_command_in_full(stubs):
+    """Without a project, a bucket for the workdir, or a runtime by the type."""
+    given = ("--name=n", "--zone=z", "--type=v5p-8", "--version=own", "--data=gs://d/a")
+    flags = (*given, "--data_dir=/data", "--copy_data")
+    code, output, errors = stubs.run(*TPU_VM, "run", "--dry_run", *flags, "--", "--workdir=r")
+    assert code == 0
+    assert "tpu_vm.sh: without --workdir=gs://… a preemption loses the run" in errors
+    ssh = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "n", "--zone=z"]
+    exclude = [f"--exclude={name}" for name in ("./.git", "./.venv", "./runs", "__pycache__")]
+    script = "--command=bash vit_jax/launch/tpu_worker.sh"
+    assert [shlex.split(line) for line in output.splitlines()] == [
+        [
+            *("gcloud", "compute", "tpus", "queued-resources", "create", "n", "--zone=z"),
+            *("--node-id=n", "--accelerator-type=v5p-8", "--runtime-version=own"),
+        ],
+        ["tar", "--create", "--gzip", "--file=ARCHIVE", f"--directory={ROOT}", *exclude, "."],
+        [
+            *("gcloud", "compute", "tpus", "tpu-vm", "scp", "ARCHIVE", "n:vit_jax.tar.gz"),
+            *("--zone=z", "--worker=all"),
+        ],
+        [
+            *(*ssh, "--worker=all"),
+            "--command=mkdir -p vit_jax && tar -xzf vit_jax.tar.gz -C vit_jax",
+        ],
+        [*ssh, "--worker=all", f"{script} install"],
+        [*ssh, "--worker=all", f"{script} copy gs://d/a /data"],
+        [*ssh, "--worker=all", f"{script} start --workdir=r"],
+        [*ssh, "--worker=0", f"{script} follow"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"),  # cloud.google.com/tpu/docs/runtimes
+    [
+        *((f"v{number}-8", "tpu-ubuntu2204-base") for number in (2, 3, 4)),
+        ("v5litepod-4", "v2-alpha-tpuv5-lite"),
+        ("v5p-8", "v2-alpha-tpuv5"),
+        ("v6e-4", "v2-alpha-tpuv6e"),
+    ],
+)
+def test_each_generation_has_its_runtime(stubs, kind, version):
+    run = ("run", "--dry_run", "--name=n", "--zone=z", f"--type={kind}", "--", *RUN)
+    code, output, errors = stubs.run(*TPU_VM, *run)
+    assert (code, errors) == (0, "")
+    assert f"--runtime-version={version}" in shlex.split(output.splitlines()[0])
+
+
+@pytest.mark.parametrize(
+    ("has_python", "has_ensurepip"), [(True, True), (True, False), (False, True), (False, False)]
+)
+def test_the_worker_installs_with_a_python_that_is_new_enough(
+    stubs, tmp_path, has_python, has_ensurepip
+):
+    here = tmp_path / "vit_jax"
+    (here / "launch").mkdir(parents=True)
+    (here / ".venv").mkdir()
+    script = shutil.copy(WORKER[1], here / "launch")
+    installed = Stubs(here / ".venv" / "bin")
+    installed.add("python")
+    stubs.add("sudo")
+    for name in ("python3", "python3.11"):
+        lacking = [*["-c"] * (name == "python3" and not has_python)]
+        lacking += ["ensurepip"] * (not has_ensurepip)
+        stubs.add(name, f"sys.exit(any(word in arguments for word in {lacking}))")
+    assert stubs.run("bash", script, "install")[0] == 0
+    system = "python3" if has_python else "python3.11"
+    apt = ["sudo", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=600"]
+    apt += ["--quiet", "--yes"]
+    assert stubs.calls[1:] == [
+        [system, "-m", "ensurepip", "--version"],
+        *([] if has_ensurepip else [[*apt, "update"], [*apt, "install", system, f"{system}-venv"]]),
+        [system, "-m", "venv", str(here / ".venv")],
+    ]
+    lock = ["--constraint", str(here / "requirements.lock")]
+    assert installed.calls == [["python", "-m", "pip", "install", "--quiet", *lock, f"{here}[tpu]"]]
+
+
+def test_a_worker_without_gcsfuse_installs_it_or_says_so(stubs):
+    stubs.add("mountpoint", "sys.exit(1)")
+    stubs.add("sudo", "sys.exit('apt-get' in arguments)")
+    code, _, errors = stubs.run(*WORKER, "mount", "gs://d", "/mnt/x")
+    assert code == 2
+    assert "Install gcsfuse" in errors
+    assert "--copy_data" in errors
+    assert stubs.calls[-1] == ["sudo", "apt-get", "install", "--quiet", "--yes", "gcsfuse"]
+
+
+def test_the_worker_stops_a_run_that_may_be_over_and_does_nothing_unknown(stubs):
+    stubs.add("sudo", "sys.exit(5)")
+    assert stubs.run(*WORKER, "stop")[0] == 0
+    assert stubs.calls == [["sudo", "systemctl", "stop", "vit_jax"]]
+    for words in (("fly",), ()):
+        code, output, _ = stubs.run(*WORKER, *words)
+        assert code == 2
+        assert "tpu_worker.sh stop\n" in output
+    assert len(stubs.calls) == 1
+
+
 def test_the_worker_starts_a_unit_in_place_of_one_that_others_left(stubs):
     for name in ("sudo", "systemctl"):
         stubs.add(name)
@@ -191,7 +309,8 @@ def test_the_worker_starts_a_unit_in_place_of_one_that_others_left(stubs):
     assert before == [["systemctl", "stop", "vit_jax"], ["systemctl", "reset-failed", "vit_jax"]]
     assert last[:2] == ["systemd-run", "--unit=vit_jax"]
     assert f"--working-directory={ROOT}" in last
-    assert "--property=RemainAfterExit=yes" in last
+    assert {"--property=RemainAfterExit=yes", "--property=TimeoutStopSec=90"} < {*last}
+    assert {"--setenv=PYTHONUNBUFFERED=1", f"--uid={os.getuid()}"} < {*last}
     as_run = [argument.replace("$$", "$") for argument in last]  # By systemd.
     assert as_run[-6:] == [f"{ROOT}/.venv/bin/python", "-m", "vit_jax.main", *RUN]
     assert last[-1] == "--config.note=it's $$HOME"
@@ -218,8 +337,9 @@ def test_the_worker_shows_the_log_until_the_run_ends(stubs):
     assert output == "line\n" * 2
     journal, kill = (call for call in stubs.calls if call[0] == "sudo")
     assert journal[1:3] == ["journalctl", "--unit=vit_jax"]
-    assert {"--follow", "--no-tail", "_SYSTEMD_INVOCATION_ID=abc"} <= set(journal)
-    assert kill[1] == "kill"
+    expected = {"--follow", "--no-tail", "--output=cat", "_SYSTEMD_INVOCATION_ID=abc"}
+    assert expected <= set(journal)
+    assert (len(kill), kill[1]) == (3, "kill")
 
 
 @pytest.mark.parametrize(
@@ -231,6 +351,7 @@ def test_the_worker_mounts_a_bucket_or_a_folder_in_it_once(stubs, url, bucket):
         stubs.add(name)
     assert stubs.run(*WORKER, "mount", url, "/mnt/x")[0] == 0
     assert stubs.calls[-1] == ["gcsfuse", "--implicit-dirs", "-o", "ro", *bucket, "/mnt/x"]
+    assert stubs.calls[-2] == ["sudo", "install", "--directory", OWNER, "/mnt/x"]
     stubs.add("mountpoint")
     before = len(stubs.calls)
     assert stubs.run(*WORKER, "mount", url, "/mnt/x")[0] == 0
@@ -241,4 +362,7 @@ def test_the_worker_copies_data(stubs):
     for name in ("gcloud", "sudo"):
         stubs.add(name)
     assert stubs.run(*WORKER, "copy", "gs://d/a", "/mnt/x")[0] == 0
-    assert stubs.calls[-1] == ["gcloud", "storage", "rsync", "--recursive", "gs://d/a", "/mnt/x"]
+    assert stubs.calls == [
+        ["sudo", "install", "--directory", OWNER, "/mnt/x"],
+        ["gcloud", "storage", "rsync", "--recursive", "gs://d/a", "/mnt/x"],
+    ]

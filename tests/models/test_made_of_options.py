@@ -177,6 +177,93 @@ def test_embeddings_of_a_layer_leave_out_all_that_are_no_patches():
     assert ImageClassifier.normalize_tokens(model, 5) == 5
 
 
+@pytest.mark.parametrize(
+    ("features", "layer", "message"),
+    [
+        (
+            "logits",
+            None,
+            "features='logits': must be one of pre_logits, class_token, mean, patches.",
+        ),
+        ("pre_logits", 0, "layer=0: pre_logits are of no block; set features."),
+        ("mean", 3, "layer=3: the model has 3 blocks."),
+        ("mean", -4, "layer=-4: the model has 3 blocks."),
+        ("class_token", None, "features='class_token': the model has no class token."),
+    ],
+)
+def test_embeddings_that_a_model_does_not_have(features, layer, message):
+    model = types.SimpleNamespace(
+        options=types.SimpleNamespace(num_prefix_tokens=1),
+        outputs=lambda images, capture: {"block_outputs": np.zeros((3, 2, 6, 4))},
+        normalize_tokens=lambda tokens: tokens,
+    )
+    with pytest.raises(ConfigError) as error:
+        ImageClassifier.embed(model, None, features, layer)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        (
+            (8, 12, 3),
+            "float32",
+            "one image of shape (8, 12, 3) given to a model for batches [B, H,",
+        ),
+        (
+            (2, 12, 8, 3),
+            "float32",
+            "images of shape (12, 8, 3) given to a model for (8, 12, 3) (hei",
+        ),
+        (
+            (2, 8, 12, 1),
+            "float32",
+            "images of shape (8, 12, 1) given to a model for (8, 12, 3) (hei",
+        ),
+        (
+            (8, 12),
+            "float32",
+            "images of shape (12,) given to a model for (8, 12, 3) (height, width",
+        ),
+        (
+            (2, 8, 12, 3),
+            "uint8",
+            "images are uint8, expected normalised floats: (pixels / 255 - mea",
+        ),
+        ((2, 8, 12, 3), "bool", "images are bool, expected normalised floats"),
+        ((2, 8, 12, 3), "float16", ""),
+        ((0, 8, 12, 3), "float32", ""),
+    ],
+)
+def test_images_that_a_model_does_not_take(shape, dtype, message):
+    options = types.SimpleNamespace(image_size=(8, 12), channels=3)
+    model, images = types.SimpleNamespace(options=options), np.zeros(shape, dtype)
+    if not message:
+        assert ImageClassifier.check_images(model, images) is None
+        return
+    with pytest.raises(ConfigError) as error:
+        ImageClassifier.check_images(model, images)
+    assert str(error.value).startswith(message)
+
+
+def test_a_model_without_tokens_has_no_number_of_them():
+    assert model_options("BiT-R50x1").num_tokens is None
+    assert model_options("Mixer-B/16", image_size=(32, 48)).num_tokens == 6
+
+
+def test_each_head_classifies_its_own_token():
+    """The answer is the mean of both."""
+    options = types.SimpleNamespace(distillation_token=True, num_classes=5)
+    heads = {"head": lambda x: 2 * x, "distillation_head": lambda x: 10 * x}
+    model = types.SimpleNamespace(options=options, **heads)
+    model.classify_apart = lambda given: VisionTransformer.classify_apart(model, given)
+    given = np.float32([[1, 2, 3, 4], [5, 6, 7, 8]])
+    apart = np.asarray(model.classify_apart(given))
+    assert apart.tolist() == [[[2, 4], [30, 40]], [[10, 12], [70, 80]]]
+    found = np.asarray(VisionTransformer.classify(model, given))
+    np.testing.assert_array_equal(found, apart.mean(1))
+
+
 def test_a_fixed_table_on_an_oblong_grid_and_a_learned_one_on_another():
     """Columns change first; the rows of a class token and a register stay on another grid."""
     options = types.SimpleNamespace(positions="sincos_2d", grid=(2, 3), width=8, num_tokens=8)

@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from vit_jax.models import __main__ as command
 from vit_jax.models.__main__ import main
 from vit_jax.weights.pretrained import list_pretrained
 
@@ -20,6 +21,16 @@ def test_a_pattern_chooses_lines(capsys):
         ["R50+ViT-B/32", "110,945,832", "8.46", "50", "224x224"],
         ["Axial-ViT-B/32", "173,277,160", "8.45", "49", "224x224"],
     ]
+
+
+def test_a_model_without_tokens_has_a_dash(capsys, monkeypatch):
+    monkeypatch.setattr(command, "count_parameters", lambda name, **options: 1_234)
+    assert main(["BiT-v1-R50x1", "--image_size=64"]) == 0
+    (_, line) = capsys.readouterr().out.splitlines()
+    assert line.split()[:2] == ["BiT-v1-R50x1", "1,234"]
+    assert line.split()[3:] == ["–", "64x64"]
+    assert main(["BiT-v1-R50x1", "--csv"]) == 0
+    assert next(csv.DictReader(io.StringIO(capsys.readouterr().out)))["tokens"] == ""
 
 
 def test_csv_and_image_size(capsys):

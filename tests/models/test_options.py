@@ -246,6 +246,51 @@ REFUSED = {
     "model.class_token=2: must be true, false or None": {"class_token": 2},
     "model.head_bias='-10': must be a number": {"head_bias": "-10"},
     "model.gelu=['erf']: must be text": {"gelu": ["erf"]},
+    **{
+        f"model.{option}={value!r}: must be one of {choices}": {option: value}
+        for option, value, choices in (
+            ("position_placement", "all", "stem, every_layer, every_layer_shared"),
+            ("stochastic_depth_schedule", "cosine", "linear, constant"),
+            ("gelu", "relu", "tanh, erf, quick"),
+            ("attention", "flash", "auto, xla, joint, cudnn"),
+            ("dropout_bits", 8, "16, 32"),
+            ("mlp", "geglu", "dense, swiglu"),
+            ("rotary_coordinates", "centered", "indices, centred"),
+            ("head_norm", "layer", "none, batch"),
+            ("matmul_precision", "medium", "auto, default, high, highest"),
+            ("remat", "query+all", "auto, none, full, dots, or what is kept, of query, key"),
+            ("remat", "query+query", "auto, none, full, dots, or what is kept, of query, key"),
+        )
+    },
+    "model.scan_unroll='all': must be an integer and at least 1": {"scan_unroll": "all"},
+    "model.width=4 must be a multiple of 4": {"width": 4, "positions": "sincos_2d"},
+    "model.width=15 must be a multiple of 2": {
+        "width": 15,
+        "num_heads": 3,
+        "positions": "learned_2d",
+    },
+    "model.width / model.num_heads = 6 must be a multiple of 4, and model.rotary_temperature=10000.0": {
+        "width": 12,
+        "positions": "rotary_2d",
+    },
+    "= 8 must be a multiple of 4, and model.rotary_temperature=0.99 at least 1": {
+        "rotary_temperature": 0.99,
+        "positions": "learned_1d_rotary_2d",
+    },
+    "model.head_norm='batch' needs one head": {"head_norm": "batch", "distillation_token": True},
+    "model.distillation_token needs model.pooling='token', not 'average'": {
+        "distillation_token": True,
+        "pooling": "average",
+    },
+    "model.patch_size=(4, 0): must be a positive integer or a pair": {"patch_size": (4, 0)},
+    "model.image_size=(8, 12, 4): must be a positive integer or a pair": {"image_size": (8, 12, 4)},
+    "must be a positive integer or a pair of them, at most 10,000,000": {
+        "image_size": (8, 10**7 + 4)
+    },
+    "model.mlp_width=10000001: must be at most 10,000,000": {"mlp_width": 10**7 + 1},
+    "model.depth=10001: must be at most 10,000": {"depth": 10_001},
+    "model.image_size 3 (width) is not divisible by model.patch_size 4: the nearest sizes that are: "
+    "4 and 4": {"image_size": (8, 3)},
 }
 
 
@@ -254,6 +299,25 @@ def test_what_makes_no_sense_is_refused_by_name(message):
     with pytest.raises(ConfigError) as error:
         model_options("ViT-B/16", **{**TINY, **REFUSED[message]})
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"depth": 10_000, "mlp_width": 10**7},
+        {"image_size": [8, 12], "patch_size": [4, 2]},
+        {"width": 8, "positions": "sincos_2d", "num_registers": 0, "norm_epsilon": 0},
+        {"width": 8, "positions": "rotary_2d", "rotary_temperature": 1, "rotary_reference": 1},
+        {"distillation_token": True, "head_norm": "none", "scan_unroll": 1},
+        {"patch_dropout_rate": 0.99, "dropout_rate": 0, "kernel_std": 0, "layer_scale": 0},
+        {"remat": "query+dense2"},
+    ],
+    ids=str,
+)
+def test_what_just_makes_sense_is_accepted(options):
+    found = model_options("ViT-B/16", **{**TINY, **options})
+    for key, value in options.items():
+        assert getattr(found, key) == (tuple(value) if isinstance(value, list) else value)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +339,20 @@ def test_what_makes_no_sense_is_refused_by_name(message):
         ("R50+ViT-B/16", {"stem_width_factor": 0.1}, "model.stem_width_factor=0.1: 64 times it"),
         ("R50+ViT-B/16", {"stem_depths": (3, 0)}, "model.stem_depths=(3, 0): must be positive"),
         ("Mixer-B/16", {"image_size": 100}, "not divisible by model.patch_size 16"),
+        ("Mixer-B/16", {"gelu": "relu"}, "model.gelu='relu': must be one of tanh, erf, quick"),
+        ("BiT-R50x1", {"width_factor": 0.0}, "model.width_factor=0.0: 64 times it must be"),
+        ("BiT-R50x1", {"stage_depths": (1.5,)}, "model.stage_depths=(1.5,): must be positive"),
+        ("BiT-R50x1", {"stage_depths": (1001,)}, "(1001,): must be positive integers up to 1000"),
+        (
+            "Axial-ViT-B/16",
+            {"position_placement": "every_layer"},
+            "model.positions='learned_1d' with model.position_placement='every_layer' is not defined",
+        ),
+        (
+            "Axial-ViT-B/16",
+            {"positions": "rotary_2d"},
+            "model.positions='rotary_2d' with model.posi",
+        ),
     ],
 )
 def test_other_families_refuse_by_name(name, options, message):

@@ -11,6 +11,8 @@ from vit_jax.studies import runs
 def test_a_trained_cell_is_measured_on_each_device(monkeypatch, tmp_path):
     config, measured = tiny.get_config(), []
     monkeypatch.setattr(runs, "trained", lambda *given: {"step": 4.0, "given": given})
+    assert runs.BATCH_SIZE == 64
+    assert dataclasses.astuple(runs.TIMING) == (10, 3)
     monkeypatch.setattr(runs, "BATCH_SIZE", 8)
     monkeypatch.setattr(runs, "TIMING", Timing(0.01, 1))
 

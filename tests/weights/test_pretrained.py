@@ -84,6 +84,7 @@ def test_the_table_of_weights(capsys):
     assert models.main(["--pretrained", "ViT-B/16"]) == 0
     assert "results-imagenet.csv" in capsys.readouterr().out
     assert models.main(["--pretrained", "nothing"]) == 2
+    assert "'nothing': no pretrained weights have such a name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ours", "theirs"), ARCHITECTURES.items())
@@ -102,6 +103,10 @@ def test_timms_names_are_understood(ours, theirs):
         ("vit_so400m_patch14", "ViT-So400m/14", 224),
         ("mixer_b16_224", "Mixer-B/16", 224),
         ("resnetv2_101x3_bit", "BiT-R101x3", 224),
+        ("vit_medium_patch16_256", "ViT-M/16", 256),
+        ("vit_huge_patch14", "ViT-H/14", 224),
+        ("vit_giant_patch14_224", "ViT-g/14", 224),
+        ("vit_gigantic_patch14_448", "ViT-G/14", 448),
     ],
 )
 def test_names_of_other_libraries_stand_for_ours(name, ours, size):
@@ -116,7 +121,16 @@ def test_a_model_keeps_our_name():
 
 @pytest.mark.parametrize(
     "name",
-    ["vit_base_patch16_siglip_224", "vit_base_patch16_clip_224", "deit3_base_patch16_224", "vit_b"],
+    [
+        *("vit_base_patch16_siglip_224", "vit_base_patch16_clip_224", "deit3_base_patch16_224"),
+        *(
+            "vit_b",
+            "vit_base_patch16_384_own",
+            "a/b/vit-base-patch16",
+            "mixer_b16_big",
+            "mixer_b16_",
+        ),
+    ],
 )
 def test_other_models_of_a_like_name_are_not_taken_for_ours(name):
     with pytest.raises(ConfigError, match="is unknown"):
