@@ -90,7 +90,8 @@ def test_more_examples_than_an_index_counts_are_refused():
         check_size("tar:x", 3_000_000_000)
 
 
-def test_the_config_says_how_training_examples_are_loaded():
+def test_the_config_says_how_training_examples_are_loaded(monkeypatch):
+    monkeypatch.setattr("jax.process_count", lambda: 2)  # The batch is that of all processes.
     config = tiny.get_config()
     dataset = Dataset(Numbered(1000), None, 1000, 2, ("even", "odd"))
     positions = np.arange(100)

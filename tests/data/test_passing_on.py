@@ -99,7 +99,9 @@ def test_the_order_keeps_neighbours_together_only_if_asked():
     assert (order.num_examples, order.seed, order.block) == (50, 3, 1)
     config.data.shuffle = "blocks"
     assert train_order(config, data).block == 32
-    asked = []
+    config.seed = 0
+    assert train_order(config, data).seed == 0, "a seed as any other"
+    config.seed, asked = 3, []
     balance = types.SimpleNamespace(draws=(1, 2), order=lambda seed: asked.append(seed) or "ORDER")
     data.balance = balance
     assert train_order(config, data) == "ORDER"
@@ -211,3 +213,25 @@ def test_only_training_leaves_examples_out(monkeypatch, tmp_path):
     assert len(names()) == 7
     data.max_eval_examples = 0
     assert len(names()) == 20
+
+
+@pytest.mark.parametrize(("own_classes", "label"), [(False, 5), (True, 1)])
+@pytest.mark.parametrize("training", [False, True])
+def test_labels_are_the_models_whatever_is_done_with_them(
+    monkeypatch, own_classes, label, training
+):
+    recorded(monkeypatch, evaluation_data, "open_source", Numbered(9))
+    data = dataclasses.replace(
+        make_data(), num_classes=7, class_names=("even", *"abcd", "odd", "e")
+    )
+    split = data.open(own_classes=own_classes, training=training)
+    assert split.source[3].label == label
+
+
+def test_parts_of_examples_with_several_classes_have_no_labels_at_hand():
+    assert Slices(((SETS, range(2)),)).labels is None
+    plain = Labelled(4, np.array([3, 2, 1, 0]))
+    assert Slices(((plain, range(1, 4)), (plain, range(2)))).labels.tolist() == [2, 1, 0, 3, 2]
+    assert Slices(((plain, range(2)), (Labelled(4), range(1)))).labels is None
+    numbers = Slices(((NUMBERS, range(2, 3)), (NUMBERS, range(2)))).labels
+    assert numbers.values.tolist() == [[5, 6], [1, 2], [3, 4]]

@@ -53,7 +53,15 @@ class Local:
     [
         (costs(read=2), Remote, {}, ["data.shuffle=blocks", "a local disk", "data.cache_gib=1"]),
         (costs(read=2), Remote, {"shuffle": "blocks"}, ["a local disk", "data.cache_gib=1"]),
-        (costs(decode=2, decoded_bytes=4e6), Local, {}, ["shorter_side=256", "data.cache_gib=5"]),
+        (
+            costs(decode=2, decoded_bytes=4e6),
+            Local,
+            {"source": "tar:S", "data_dir": "D", "train_split": "T"},
+            [
+                "python -m vit_jax.prepare --source=tar:S --output=DIR --shorter_side=256, smaller",
+                "data.cache_gib=5",
+            ],
+        ),
         (
             costs(decode=2, decoded_bytes=9e6),
             Local,

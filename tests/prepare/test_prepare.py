@@ -183,6 +183,7 @@ def test_an_image_that_cannot_be_read(photographs, tmp_path, on_error):
     assert run(*flags) == 1
     unreadable = json.loads((tmp_path / "shards" / "shards.json").read_text())["unreadable"]
     assert list(unreadable) == ["train/b/1.jpg"]
+    assert unreadable["train/b/1.jpg"].startswith("cannot decode the image (")
     assert len(opened(f"tar:{tmp_path / 'shards'}")) == 5
 
 
@@ -197,6 +198,8 @@ def test_formats(name, mark, grey):
     Image.fromarray(pixels[..., 0] if grey else pixels).save(file, "PNG")
     written = Rewriting(80, name)(file.getvalue())
     assert written.content.startswith(mark)
+    if name in ("jpeg", "png"):  # WebP has no grey.
+        assert Image.open(io.BytesIO(written.content)).mode == ("L" if grey else "RGB")
     decoded = decode(written.content, pixels.shape[2])
     assert decoded.shape == (80, 120, pixels.shape[2])
     expected = Image.fromarray(pixels.squeeze()).resize((120, 80), Image.Resampling.BICUBIC)
@@ -250,6 +253,8 @@ def test_several_labels(tmp_path):
         (["--quality=101"], "--quality=101"),
         (["--config.batch_size=3"], r"--config\.batch_size=3: only --config\.data\.KEY"),
         (["--split=tset"], "--split=tset: .* has only train, val"),
+        (["--config.data.decode=slow"], r"config\.data\.decode=.*must be"),
+        (["--config.model.image_size=3"], r"--config\.model\.image_size=3: only --config"),
     ],
 )
 def test_mistakes(photographs, tmp_path, flags, message):
@@ -299,3 +304,20 @@ def test_the_quality_is_the_encoders(name):
     sizes = [len(Rewriting(0, name, quality)(pixels).content) for quality in (40, 90, 98)]
     assert sizes[0] < 0.7 * sizes[1]
     assert sizes[1] < 0.7 * sizes[2]
+
+
+def test_one_split_of_several_may_be_written(photographs, tmp_path):
+    folder = tmp_path / "some"
+    source, one = f"--source=folder:{photographs}", "--num_workers=1"
+    assert run(source, f"--output={folder}", "--split=val", one) == 0
+    assert sorted(path.name for path in folder.glob("*.tar")) == ["val-00000-of-00001.tar"]
+
+
+def test_what_a_config_leaves_out_of_training_is_left_out_of_training_alone(photographs):
+    overrides = ["data.train_split=train[:20]", "data.max_train_examples=7"]
+    config = prepare.read_config(f"folder:{photographs}", overrides)
+    found = prepare.open_splits(config, None)
+    assert {name: len(source) for name, source in found.items()} == {"train": 7, "val": 6}
+    whole = opened(f"folder:{photographs}")
+    first = {whole.name_of(index) for index in range(20)}
+    assert {found["train"].name_of(index) for index in range(7)} <= first

@@ -5,11 +5,23 @@ import argparse
 import numpy as np
 import pytest
 
+from vit_jax import storage
 from vit_jax.data.sources.examples import Example
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.prepare import __main__ as prepare
+from vit_jax.prepare import shards
 from vit_jax.prepare.__main__ import Estimate
-from vit_jax.prepare.shards import Part, Record, Sample, _label_file, shuffled
+from vit_jax.prepare.images import Rewriting
+from vit_jax.prepare.shards import (
+    Making,
+    Part,
+    Record,
+    Sample,
+    _label_file,
+    make_shard,
+    read_record,
+    shuffled,
+)
 
 SOURCE = range(23)
 
@@ -135,6 +147,42 @@ def test_the_end(tmp_path, capsys, caplog):
     assert prepare.finish(str(tmp_path), [Part("train", source, 1)], records[1:]) == 0
 
 
+def test_a_record_stands_for_a_shard_that_is_there(tmp_path, monkeypatch):
+    """It is written after the shard, and counts only while that has as many bytes."""
+    image = np.full((4, 6, 3), 7, np.uint8)
+    examples = [Example(image, number, f"x/{number}.png") for number in (3, 1)]
+    source = type("Listed", (list,), {"fetch": lambda self, at: [self[n] for n in at]})(examples)
+    making = Making([Part("train", source, 1)], str(tmp_path), Rewriting(), skip=False)
+    write = storage.write
+    monkeypatch.setattr(storage, "write", lambda path, content: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make_shard(making, making.parts[0], 1)
+    assert list(tmp_path.iterdir()) == []
+    written = []
+    monkeypatch.setattr(
+        storage, "write", lambda path, content: (written.append(str(path)), write(path, content))
+    )
+    made = make_shard(making, making.parts[0], 1)
+    name = "train-00001-of-00002.tar"
+    assert written == [f"{tmp_path}/{name}", f"{tmp_path}/records/{name}.json"]
+    assert (made.name, made.num_images) == (name, 1)
+    assert made.num_bytes == (tmp_path / name).stat().st_size
+    assert read_record(str(tmp_path), name) == made
+    with open(tmp_path / name, "ab") as shard:
+        shard.write(b"x")
+    assert read_record(str(tmp_path), name) is None
+    (tmp_path / name).unlink()
+    assert read_record(str(tmp_path), name) is None
+
+
+@pytest.mark.parametrize("content", ["", "[", "[]", "{}", '{"name": "x", "num_images": 1}'])
+def test_what_is_no_record(tmp_path, content):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "a.tar.json").write_text(content)
+    (tmp_path / "a.tar").write_bytes(b"")
+    assert read_record(str(tmp_path), "a.tar") is None
+
+
 def test_flags_and_their_defaults():
     given, overrides = prepare.parse_flags(
         ["--source=digits", "--output=x", "--config.data.exclude=a", "--quality=100"]
@@ -148,3 +196,25 @@ def test_flags_and_their_defaults():
     assert prepare.parse_flags(["--source=a", "--output=b"])[0].quality == 90
     with pytest.raises(ConfigError, match="--quality=101: must be from 1 to 100"):
         prepare.parse_flags(["--source=a", "--output=b", "--quality=101"])
+
+
+def test_without_a_plan_nothing_counts_as_finished(tmp_path, monkeypatch):
+    """Records of another plan may lie there."""
+    records = {name: Record(name, 1, 2, {}) for name in ("train-00001-of-00003.tar",)}
+    monkeypatch.setattr(prepare, "read_record", lambda folder, name: records.get(name))
+    wanted = [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert prepare.find_finished("x", PARTS, started=False) == ([], wanted)
+    wanted.remove((0, 1))
+    assert prepare.find_finished("x", PARTS, started=True) == ([*records.values()], wanted)
+
+
+def test_a_worker_ends_with_its_parent_and_at_once_by_an_interrupt(monkeypatch):
+    called = []
+    monkeypatch.setattr(shards.signal, "signal", lambda *given: called.append(given))
+    monkeypatch.setattr(shards, "end_with_parent", lambda: called.append("ends"))
+    monkeypatch.setattr(shards, "_making", ["before"])
+    monkeypatch.setattr(shards, "make_shard", lambda *given: given)
+    making = Making(PARTS, "x", Rewriting(), skip=False)
+    shards._begin(making)
+    assert called == [(shards.signal.SIGINT, shards.signal.SIG_DFL), "ends"]
+    assert shards._make_in_worker(1, 0) == (making, PARTS[1], 0)

@@ -97,7 +97,7 @@ def test_fewer_bits_of_colour_are_not_guessed():
     rows = 6 * (b"\0" + 5 * 6 * b"\x0f")
     content = make_png(6, 5, rows, bits=16)
     assert decode(content, 3).max() == 15
-    with pytest.raises(DataError, match="convert it to 8 bits"):
+    with pytest.raises(DataError, match=r"not the 12 of bit_depth: convert it to 8 bits"):
         decode(content, 3, Decoding(bit_depth=12))
     assert decode(encode(random_image()), 3, Decoding(bit_depth=12)).max() > 200, "8 bits are 8"
 
@@ -172,6 +172,11 @@ def test_arrays():
     for bad in (image.astype(np.float32), image[..., 0], image[..., :2]):
         with pytest.raises(DataError, match=r"expected uint8|it has 2 channels"):
             decode(bad, 3)
+    message = (
+        r"an image array is float32 \[30, 40, 3\]; expected uint8 .* with 1 channels, or floats"
+    )
+    with pytest.raises(DataError, match=message):
+        decode(image.astype(np.float32), 1)
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])

@@ -267,6 +267,22 @@ def test_great_reductions_of_raw_pixels_are_left_to_pillow(data):
     np.testing.assert_array_equal(found, pillow(image, (50, 50), (0, 0, 425, 425), "bilinear"))
 
 
+def test_reductions_of_eight_times_are_our_filters(data, monkeypatch):
+    """Of what is left after decoding to an eighth; Pillow makes greater ones."""
+    asked, made = [], resizing.resample
+    monkeypatch.setattr(
+        resizing, "resample", lambda *given: asked.append(given[1:3]) or made(*given)
+    )
+    content = encode(photograph(200, 320), "JPEG")
+    raw = open_picture(encode_npy(photograph(200, 320)), 3)
+    for picture, factor in ((open_picture(content, 3), 64), (raw, 8)):
+        for side, count in ((192, 1), (193, 0)):
+            size = (4, 192 // factor)
+            resizer(data)(picture, size, (0, 5, 2 * factor, side))
+            assert len(asked) == count
+            asked.clear()
+
+
 # ---------------------------------------------------------------------------- the references'
 
 

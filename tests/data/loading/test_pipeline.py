@@ -385,7 +385,11 @@ def test_a_list_of_files_that_is_gone_is_named():
             errno.ENOSPC,
             r"\(No space left on device\): /dev/shm is too small; .*num_workers, 0 for none",
         ),
-        (errno.EMFILE, r"\(Too many open files\): .*ulimit -n"),
+        (errno.EMFILE, r"\(Too many open files\): allow more open files \(ulimit -n\), or set"),
+        (
+            errno.ENFILE,
+            r"in system\): allow the machine more open files \(sysctl fs.file-max\), or",
+        ),
     ],
 )
 def test_what_worker_processes_run_out_of_is_named(number, advice):

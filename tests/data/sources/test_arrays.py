@@ -3,6 +3,7 @@ import pickle
 import struct
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -47,6 +48,14 @@ def test_digits_split_is_stratified_and_fixed(data):
     assert np.abs(np.bincount(test.labels) - totals * 360 / 1797).max() < 1
     # A checksum of the test labels in their order: no later version may draw another split.
     assert int((test.labels * np.arange(1, 361)).sum()) == 298658
+
+
+def test_digits_say_what_to_install(data, monkeypatch):
+    data.source = "digits"
+    for spec in (None, types.SimpleNamespace(origin=None)):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, spec=spec: spec)
+        with pytest.raises(DataError, match="reads scikit-learn's file: install scikit-learn"):
+            open_split(data)
 
 
 def test_digits_do_not_import_scikit_learn():
@@ -124,12 +133,23 @@ def test_idx_counts_differ(idx, data):
 
 @pytest.mark.parametrize(
     "damage",
-    ["truncated gzip", "no gzip", "short", "long", "magic", "empty", "no rows", "dimensions"],
+    [
+        "truncated gzip",
+        "damaged gzip",
+        "no gzip",
+        "short",
+        "long",
+        "magic",
+        "empty",
+        "no rows",
+        "dimensions",
+    ],
 )
 def test_idx_damaged(idx, damage):
     packed, plain = idx / "train-images-idx3-ubyte.gz", idx / "t10k-images-idx3-ubyte"
     path, content = {
         "truncated gzip": (packed, packed.read_bytes()[:-12]),
+        "damaged gzip": (packed, packed.read_bytes()[:10] + b"\xff" * 40),
         "no gzip": (packed, b"<html>Not found</html>"),
         "short": (plain, plain.read_bytes()[:-1]),
         "long": (plain, plain.read_bytes() + b"\0"),

@@ -56,7 +56,7 @@ def test_other_names_are_looked_into_and_the_rest_is_counted(tmp_path, data, cap
     for name, kind in (("IMG_0001", "JPEG"), ("2.download", "PNG"), ("3.jpg_large", "WEBP")):
         PIXELS.save(tmp_path / "a" / name, kind)
     PIXELS.save(tmp_path / "a" / "thumbnail.txt", "PNG")
-    write(tmp_path, "stray.jpg", "stray.txt")
+    write(tmp_path, "stray.jpg", "stray.txt", ".DS_Store", "Thumbs.db")
     with caplog.at_level(logging.INFO, "vit_jax"):
         found = names_in(data, tmp_path)
     assert found == {"a/IMG_0001", "a/2.download", "a/3.jpg_large", "b/1.jpg"}
@@ -196,3 +196,13 @@ def test_capital_letters_of_a_name_do_not_matter():
     assert contents.is_image("a.JPG")
     assert contents.is_array("a.NPY")
     assert not contents.is_array("._a.npy"), "of another system"
+
+
+def test_all_runs_are_named(tmp_path, caplog):
+    write(tmp_path, "a/1/model.json", "a/2/model.json", "a/3.jpg")
+    walk = Walk(str(tmp_path))
+    assert list(walk.images_below("a")) == ["a/3.jpg"]
+    walk.report("HERE")
+    (message,) = caplog.messages
+    assert message.startswith("HERE: folders that hold runs or exports, which are no data: ")
+    assert sorted(message.rpartition(": ")[2].split(", ")) == ["a/1", "a/2"]

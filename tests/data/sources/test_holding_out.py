@@ -136,7 +136,9 @@ def test_a_fold_of_a_folder(tmp_path, data, caplog):
     assert "4 of its 12 images are held out for it, fold 2/3 (stratified)." in caplog.text
 
 
-@pytest.mark.parametrize("fold", ["0/5", "6/5", "1/1", "1", "a/b", "-1/5", "1/5/2", "1/99999", 0.2])
+@pytest.mark.parametrize(
+    "fold", ["0/5", "6/5", "1/1", "1", "a/b", "-1/5", "1/5/2", "1/99999", 0.2, 0, None, ()]
+)
 def test_what_is_no_fold(fold):
     assert not is_fold(fold)
     if isinstance(fold, str):

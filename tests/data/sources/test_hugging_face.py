@@ -40,6 +40,7 @@ DESCRIBED = {
     "README.md": b"""---
 configs:
 - config_name: small
+  default: false
   data_files:
   - split: train
     path: a/tr-*
@@ -137,6 +138,48 @@ def test_nothing_that_can_be_read(hub_server, data):
         images(data)
 
 
+@pytest.mark.parametrize(
+    "files", ["'*.csv'", "['*.csv', 'x/*']", "[{split: train, path: '*.csv'}]"]
+)
+def test_a_configuration_without_parquet_files_is_the_hubs_conversion(hub_server, data, files):
+    """Though another has some: what README.md names is of another kind."""
+    card = f"---\nconfigs:\n- config_name: tables\n  data_files: {files}\n---\n"
+    own = {"README.md": card.encode(), "other/train-0.parquet": table(50, [1])}
+    hub_server.add("owner/pets", own, kind="dataset")
+    data.source, data.held_out_fraction = "hf:owner/pets:tables", 0.0
+    message = "has no Parquet files of configuration tables, and none that the Hub has converted"
+    with pytest.raises(DataError, match=message):
+        images(data)
+    converted = {"tables/train/0000.parquet": table(3, [1, 0])}
+    hub_server.add("owner/pets", converted, kind="dataset", revision=CONVERTED)
+    assert images(data) == [(3, 1), (4, 0)]
+
+
+def test_a_conversion_without_files(hub_server, data):
+    for revision in ("main", CONVERTED):
+        hub_server.add("owner/pets", {"x.zip": b""}, kind="dataset", revision=revision)
+    data.source = "hf:owner/pets"
+    message = r"owner/pets has no Parquet files, and the Hub's conversion, refs.*, holds none\."
+    with pytest.raises(DataError, match=message):
+        images(data)
+
+
+@pytest.mark.parametrize(
+    "head", ["configs: [", "- a list", "configs: text", "configs: [{config_name: x}]", ""]
+)
+def test_a_head_that_describes_nothing_leaves_the_files_names(hub_server, data, head, caplog):
+    """YAML that cannot be read is told; then folders are configurations."""
+    card = f"---\n{head}\n---\n".encode()
+    files = {"README.md": card, "x/train-0.parquet": table(3, [1]), "test.parquet": table(8, [0])}
+    hub_server.add("owner/pets", files, kind="dataset")
+    data.source, data.held_out_fraction = "hf:owner/pets:x", 0.0
+    assert images(data) == [(3, 1)]
+    data.source = "hf:owner/pets"  # Files in no folder are the default's.
+    assert images(data, "test") == [(8, 0)]
+    told = "hf:owner/pets: the head of README.md cannot be read: " in caplog.text
+    assert told == (head in ("configs: [", "- a list"))
+
+
 def test_revisions_offline_and_private_ones(hub_server, data, monkeypatch):
     """A revision keeps its content; offline the cache is enough; a token opens what is private."""
     hub_server.add("owner/pets", PLAIN, kind="dataset", revision="v1", token="hf_mine")
@@ -185,6 +228,9 @@ def test_globs(pattern, name, matches):
         ({"data_files": [{"split": "all", "path": "*/y-*"}]}, {"all": ["en/y-test.parquet"]}),
         ({"data_files": [{"split": 1, "path": "y-*"}]}, {}),
         ({"data_files": ["x-*", "**/x-*"]}, {"train": ["x-train.parquet", "en/x-train.parquet"]}),
+        ({"data_files": [{"split": 1, "path": "z*"}]}, {"1": ["z.parquet"]}),
+        ({"data_dir": None, "data_files": "z*"}, {"train": ["z.parquet"]}),
+        ({"data_files": ["none-*"]}, {}),
     ],
 )
 def test_files_of_a_configuration(described, expected):
@@ -194,3 +240,13 @@ def test_files_of_a_configuration(described, expected):
     assert {split: sorted(files) for split, files in found.items()} == {
         split: sorted(files) for split, files in expected.items()
     }
+
+
+def test_what_is_wrong_with_labels_names_the_data_set(hub_server, data):
+    """And the only folder is the configuration that is meant."""
+    files = {"x/train-0.parquet": table(0, [0, 1]), "x/test-0.parquet": table(7, [1, -1])}
+    hub_server.add("owner/pets", files, kind="dataset")
+    data.source = "hf:owner/pets"
+    assert images(data) == [(0, 0), (1, 1)]
+    with pytest.raises(DataError, match=r"^hf:owner/pets, test: row 1 has the label -1"):
+        images(data, "test")

@@ -112,7 +112,8 @@ def test_absolute_paths_and_urls(write, data, tmp_path):
     ],
 )
 def test_a_manifest_leads_nowhere_else(write, data, url):
-    write(lines({"path": "1.jpg", "label": "a"}, {"path": url, "label": "b"}), "list.jsonl")
+    rows = [{"path": path, "label": "a"} for path in ("1.jpg", url, "2.jpg", url + "?x")]
+    write(lines(*rows), "list.jsonl")
     with pytest.raises(DataError, match=r"list\.jsonl:2: a URL of "):
         open_split(data)
 
@@ -196,6 +197,10 @@ def test_numbers_are_classes_as_they_are(write, data, text):
     assert source.class_names == ("0", "1", "2", "3")
     assert labels(source) == {"1": 0, "2": 3}
     assert open_split(data, num_classes=10).class_names == tuple("0123456789")
+    for num_classes in (2, 3):  # The model's, though the data has more.
+        line = 3 if text[0] == "p" else 2
+        with pytest.raises(DataError, match=f":{line}: the class '3' is none of the {num_classes}"):
+            open_split(data, num_classes=num_classes)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
@@ -231,6 +236,7 @@ def test_a_class_that_only_evaluation_has_is_named_with_its_line(write, data):
     with pytest.raises(DataError, match=r"list\.csv:4: the class 'cow'"):
         open_split(data, "")
     write("path,labels,split\n1,0;1,train\n2,1,train\n3,1;2,val\n")
+    assert sets(open_split(data)) == {"1": [1, 1], "2": [0, 1]}
     with pytest.raises(DataError, match=r"list\.csv:4: the class '2' is none of the 2 classes"):
         open_split(data, "")
 
@@ -265,6 +271,7 @@ def test_evaluation_alone_has_its_own_classes(write, data):
         ("path,label\n1,a\n\0,b\n", r"csv:3: path is '\\x00', expected the name of a file"),
         ("path,label\n1,0\n2,-1\n", "csv:3: label -1 is no class number"),
         ("path,label\n1,0\n2,20261128\n", "csv:3: label 20261128 is no class number"),
+        ("path,label\n1,1048576\n", "label 1048576 is no class .* between 0 and 1,048,576"),
         (f"path,label\n1,0\n2,{'9' * 5000}\n", "csv:3: label 9+ is no class number"),
         ("path,labels\n1,\n2,\n", "at least 1 classes, found only none"),
         (b"path,label\n1,a\n\xff\xfe,b\n", "csv:3: this is no UTF-8 text"),
@@ -325,6 +332,7 @@ def test_other_files(write, data, tmp_path):
         ("path=p,label=breed,split=set", "p,breed,set"),
         ("label=breed,split=set", "path,breed,set"),
         ("label=breed,split=set", "file_name,breed,set"),
+        ("path=image,split=set", "image,label,set"),
         ("path={image},label=breed,split=set", "image,breed,set"),
     ],
 )
@@ -362,6 +370,14 @@ def test_several_labels_in_a_column_of_another_name(write, data, kind):
     write(text, f"list.{kind}")
     data.columns = "labels=tags"
     assert sets(open_split(data)) == {"1.jpg": [1, 1], "2.jpg": [0, 0]}
+
+
+def test_a_line_without_any_column_is_named(write, data):
+    write("{}", "list.jsonl")
+    data.columns = "label=breed"
+    message = "label=breed: there is no column 'breed'; there are none"
+    with pytest.raises(DataError, match=rf"jsonl:1: config\.data\.columns: {message}\."):
+        open_split(data)
 
 
 def test_a_path_comes_before_a_file_name(write, data):

@@ -182,3 +182,42 @@ def test_training(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["config"]["data"]["source"] == (
         "python:noise"
     )
+
+
+def test_without_a_training_split_the_first_has_the_classes(data):
+    name = vit_jax.as_source("evaluated", test=[(image(4), "b"), (image(3), "a")], val=PAIRS[:1])
+    assert described(opened(data, name, "test")) == (
+        ("a", "b"),
+        [(1, "test/0", 4), (0, "test/1", 3)],
+    )
+    assert opened(data, name, "val")[0].label == 1
+    with pytest.raises(DataError, match="no split 'train'"):
+        opened(data, name)
+
+
+CALLS = []
+
+
+def make_once():
+    CALLS.append(1)
+    return PAIRS
+
+
+def test_what_is_called_is_called_once(data):
+    for _ in range(3):
+        opened(data, f"python:{__name__}:make_once")
+    assert len(CALLS) == 1
+
+
+def test_class_names_are_texts(data):
+    """Numbers of classes are none, and what Hugging Face says of a column without names neither."""
+
+    class Numbered(list):
+        classes = (5, 7)
+
+    class Featured(list):
+        features = {"label": types.SimpleNamespace(dtype="int64")}  # noqa: RUF012
+
+    for kind in (Numbered, Featured):
+        name = vit_jax.as_source("odd", train=kind([(image(0), 2), (image(1), 0)]))
+        assert opened(data, name).class_names == ("0", "1", "2")

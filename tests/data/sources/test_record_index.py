@@ -246,3 +246,11 @@ def test_progress_is_logged(shards, monkeypatch, caplog):
     with caplog.at_level(logging.INFO):
         open_index(shards[0], scan, "")
     assert "Indexed 3 of 3 shards." in caplog.messages
+
+
+def test_progress_is_logged_every_ten_seconds(monkeypatch, caplog):
+    times = iter([100.0, 110.0, 111.0, 111.0, 115.0, 121.5, 121.5])
+    monkeypatch.setattr(record_index.time, "monotonic", lambda: next(times))
+    with caplog.at_level(logging.INFO):
+        assert list(record_index._with_progress(iter("abcd"), 7)) == [*"abcd"]
+    assert caplog.messages == ["Indexed 2 of 7 shards.", "Indexed 4 of 7 shards."]

@@ -4,6 +4,7 @@ import fsspec
 import pytest
 
 from vit_jax import storage
+from vit_jax.data.sources import shards
 from vit_jax.data.sources.shards import expand_braces, find_shards
 from vit_jax.errors import DataError
 
@@ -115,3 +116,10 @@ def test_braces():
 def test_ranges_that_are_none(pattern):
     with pytest.raises(DataError, match="is no range from low to high"):
         expand_braces(pattern)
+
+
+def test_how_many_numbers_a_range_may_have(monkeypatch):
+    monkeypatch.setattr(shards, "_MAX_PATHS", 3)
+    assert expand_braces("{7..9}") == ["7", "8", "9"]
+    with pytest.raises(DataError, match=r"'x-\{7..10\}': 7..10 is no range"):
+        expand_braces("x-{7..10}")

@@ -10,6 +10,7 @@ from PIL import Image
 
 from vit_jax import storage
 from vit_jax.data.images.picture import decode
+from vit_jax.data.sources import tar_samples
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import DataError
 
@@ -132,17 +133,19 @@ def test_class_lists_that_do_not_fit(write, data):
         open_split(data)
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"0": "cat"}', b"[1, 2, 3]"])
+@pytest.mark.parametrize("content", [b"{", b'{"0": "cat"}', b"[1, 2, 3]", b"[" * 99_999])
 def test_class_lists_that_are_none(write, data, content):
     write(SHARDS | {"classes.json": content})
     with pytest.raises(DataError, match=r"classes.json"):
         open_split(data)
 
 
-def test_other_pictures_of_a_sample(write, data):
-    write({"train.tar": {"a.mask.png": b"", "a.png": png(1), "a.cls": "0", "a.meta.json": "{"}})
+def test_other_pictures_of_a_sample(write, data, caplog):
+    contents = {"a.mask.png": b"", "a.png": png(1), "a.cls": "0", "a.meta.json": "{", "a.txt": "x"}
+    write({"train.tar": contents})
     data.held_out_fraction = 0.0
     assert open_split(data)[0].name == "train.tar/a.png"
+    assert not caplog.records, "samples have what they like beside their image"
 
 
 def test_several_labels(write, data):
@@ -242,7 +245,7 @@ WRONG = {
     "a word": ({"a.png": b"", "a.cls": "cat"}, r"a.cls holds no label: 'cat' is no whole number"),
     "nothing": ({"a.png": b"", "a.cls": ""}, r"a.cls holds no label: '' is no whole number"),
     "negative": ({"a.png": b"", "a.cls": "-1"}, r"a.cls holds no label: '-1' is no whole number"),
-    "huge": ({"a.png": b"", "a.cls": "9" * 30}, r"a.cls holds no label: '999"),
+    "huge": ({"a.png": b"", "a.cls": "9" * 60}, r"a.cls holds no label: '9{40}' is"),
     "bad json": ({"a.png": b"", "a.json": "{"}, r"a.json holds no label: Expecting"),
     "deep json": ({"a.png": b"", "a.json": "[" * 200_000}, r"a.json holds no label"),
     "a string": ({"a.png": b"", "a.json": '{"label": "x"}'}, r'a.json holds .*"label" is \'x\''),
@@ -309,8 +312,11 @@ def test_a_class_of_validation_alone(write, data):
 
 
 def test_numbers_and_folders(write, data):
-    write({"0.tar": SHARDS["train-0.tar"], "1.tar": {"a/1.png": b"", "b/1.png": b""}})
-    with pytest.raises(DataError, match=r"0.tar has labels that are numbers, but other shards"):
+    folders = {"a/1.png": b"", "b/1.png": b""}
+    write({"1.tar": folders, "2.tar": {"notes.txt": ""}})
+    assert open_split(data).class_names == ("a", "b"), "a shard without images has neither"
+    root = write({"0.tar": SHARDS["train-0.tar"]})
+    with pytest.raises(DataError, match=rf"^{root}/0.tar has labels that are numbers, but other"):
         open_split(data)
 
 
@@ -340,4 +346,21 @@ def test_a_shard_removed_after_indexing(write, data):
 def test_a_damaged_shard_is_named(write, data):
     write(SHARDS | {"train-2.tar": packed(SHARDS["train-0.tar"])[:700]})
     with pytest.raises(DataError, match=r"train-2.tar is cut short"):
+        open_split(data)
+
+
+def test_one_folder_in_all_shards_is_no_class(write, data):
+    root = write({f"{number}.tar": {f"x/{number}.png": b""} for number in range(3)})
+    message = f"{root}: all images of 3 shards lie in folders called x; expected a folder for each"
+    with pytest.raises(DataError, match=message):
+        open_split(data)
+
+
+def test_how_long_a_label_may_be(write, data, monkeypatch):
+    monkeypatch.setattr(tar_samples, "_LONGEST_LABEL", 12)
+    data.held_out_fraction = 0.0
+    write({"0.tar": {"a.png": b"", "a.json": '{"label": 0}'}})
+    assert open_split(data).labels.tolist() == [0]
+    write({"0.tar": {"a.png": b"", "a.json": '{"label": 0} '}})
+    with pytest.raises(DataError, match=r"0.tar: a.json has 13 bytes, too many for a label"):
         open_split(data)

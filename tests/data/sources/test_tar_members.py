@@ -4,6 +4,7 @@ import tarfile
 
 import pytest
 
+from vit_jax.data.sources import tar_members
 from vit_jax.data.sources.record_index import Forward
 from vit_jax.data.sources.tar_members import members
 from vit_jax.errors import DataError
@@ -174,3 +175,13 @@ def test_damaged_pax_headers(walk, record):
     content[512:1024] = record.ljust(512, b"\1")
     with pytest.raises(DataError, match=r"x.tar is no tar file"):
         walk(bytes(content))
+
+
+def test_how_long_a_name_may_be(walk, monkeypatch):
+    """With the byte that ends it."""
+    content = packed({"x" * 150: b""}, format=tarfile.GNU_FORMAT)
+    monkeypatch.setattr(tar_members, "_LONGEST_NAME", 151)
+    assert len(walk(content)[0].name) == 150
+    monkeypatch.setattr(tar_members, "_LONGEST_NAME", 150)
+    with pytest.raises(DataError, match="a name of 151 bytes"):
+        walk(content)

@@ -15,7 +15,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from PIL import Image
 from tensorboardX.record_writer import masked_crc32c
 
+from tests.calls import recorded
 from vit_jax.data.images.picture import decode
+from vit_jax.data.sources import tfds as tfds_source
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import DataError
 
@@ -151,6 +153,8 @@ def test_other_labels(tiny, label, labels, num_classes):
     source = pickle.loads(pickle.dumps(open_split(tiny, num_classes=99)))  # Of the model's head.
     assert [source[index].label for index in range(5)] == labels
     assert source.class_names == tuple(map(str, range(num_classes)))
+    if label != "label_x_position":  # Its feature says 32, but no names of them.
+        assert len(open_split(tiny).class_names) == num_classes
     image = decode(source[1].image, 3)
     # Dsprites stores its pixels as 0 and 1.
     assert (image == (10 * 255 % 256 if label.startswith("dsprites") else 10)).all()
@@ -349,3 +353,23 @@ def test_other_tasks_are_refused(tmp_path, data):
     data.source, data.data_dir = "tfds:tiny", str(tmp_path)
     with pytest.raises(DataError, match=r"has no feature label, only .*kind"):
         open_split(data)
+    data.label = "dsprites_orientation"
+    with pytest.raises(DataError, match=r"tiny has no feature label_orientation, only .*kind"):
+        open_split(data)
+    data.label = "number"
+    with pytest.raises(DataError, match=r"tiny does not say how many classes it has: set --config"):
+        open_split(data)
+    assert open_split(data, num_classes=3).class_names == ("0", "1", "2")
+
+
+def test_a_folder_that_does_not_answer_is_told_before_it_is_searched(data, monkeypatch):
+    asked = recorded(monkeypatch, tfds_source.storage, "probe", True)
+    monkeypatch.setattr(tfds_source, "_find_builder", lambda name, folder: 1 / 0)
+    data.source, data.data_dir = "tfds:tiny", "s3://b/data"
+    with pytest.raises(ZeroDivisionError):
+        open_split(data)
+    assert [given for given, _ in asked] == [("s3://b/data", "config.data.data_dir")]
+    data.data_dir = ""  # Of TFDS's own.
+    with pytest.raises(ZeroDivisionError):
+        open_split(data)
+    assert len(asked) == 1

@@ -91,17 +91,33 @@ def read_labels(paths: Sequence[str], layout: Layout) -> Labels:
     import pyarrow.compute as pc  # Takes a fifth of a second, and few commands need it.
 
     words: dict[str, int] = {}
-    parts, counts = [], []
+    parts, counts, first = [], [], None
     for path, column in zip(paths, _read_columns(paths, layout.label), strict=True):
+        where = f"{path}: column {layout.label}"
         if column.null_count:
             row = int(np.flatnonzero(column.is_null())[0])
             raise DataError(f"{path}: row {row:,} has no label in column {layout.label}.")
-        if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        first = first or column.type
+        if _form(column.type) != _form(first):
+            raise DataError(f"{where} is {column.type}, but {first} in {paths[0]}.")
+        if _form(column.type)[0]:
             counts.append(np.asarray(pc.list_value_length(column)).astype(np.int64))
             column = pc.list_flatten(column)
-        parts.append(_numbers(column, words, f"{path}: column {layout.label}"))
+            if column.null_count:
+                label = int(np.flatnonzero(column.is_null())[0])
+                row = int(np.searchsorted(np.cumsum(counts[-1]), label, side="right"))
+                raise DataError(f"{path}: row {row:,} has a label that is none in {layout.label}.")
+        parts.append(_numbers(column, words, where))
     values = np.concatenate([np.empty(0, np.int64), *parts])
     return Labels(values, np.concatenate(counts) if counts else None, tuple(words))
+
+
+def _form(kind: pa.DataType) -> tuple[bool, bool]:
+    """Whether a column has lists, and whether it or they have text."""
+    several = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    inner = kind.value_type if several else kind
+    inner = inner.value_type if pa.types.is_dictionary(inner) else inner
+    return several, _is_text(inner)
 
 
 def _numbers(column: pa.Array, words: dict[str, int], where: str) -> np.ndarray:
