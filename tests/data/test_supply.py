@@ -182,3 +182,16 @@ def test_hosts_meet_before_what_may_fail_on_one(monkeypatch):
     with pytest.raises(DataError, match="broken"):
         supply.look_at(*dataset_of(Chunked()))
     assert met == ["met", "failed"]
+
+
+def test_the_rows_of_a_chunk_are_of_this_processs_part_of_a_batch(monkeypatch):
+    """Threads of this process alone by default, where workers are none."""
+    monkeypatch.setattr(supply.pipeline, "num_cores", lambda: 2)
+    monkeypatch.setattr(supply.pipeline, "default_workers", lambda: 5)
+    monkeypatch.setattr(supply.jax, "process_count", lambda: 4)
+    config, data = dataset_of(Chunked(), num_workers=0)
+    for batch_size, rows in ((64, 8), (12, 2), (2, 1)):
+        config.batch_size = batch_size
+        assert supply._chunk_rows(config, data) == rows
+    config.data.num_workers = -1
+    assert supply._num_threads(config, data) == 5 * 2

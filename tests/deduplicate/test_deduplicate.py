@@ -127,6 +127,7 @@ def test_a_place_may_name_a_split(text, expected):
     [
         (["--perceptual_distance=13"], "must be from 0 to 12"),
         (["--output=/missing/folder/list"], "--output=/missing/folder/list cannot be written"),
+        (["--output=."], " cannot be written"),
         (["--against=folder:/missing"], "no such folder"),
         (["--against=digits@extra"], "no split 'extra'"),
     ],
@@ -215,3 +216,20 @@ def test_names_that_are_not_utf8_are_written_as_they_are(tmp_path):
         b"caf\xe9.jpg\tsame pixels as a of y",
         b"caf\xe9.jpg\t5 of 64 bits from b of y",
     ]
+
+
+def test_what_a_test_set_cannot_give_is_told_by_the_exit_code(data, monkeypatch, capsys):
+    (data / "test" / "china" / "bad.png").write_bytes(b"text")
+    assert run(data, f"--against=folder:{data}") == 1
+    (data / "test" / "china" / "bad.png").unlink()
+    decode = deduplicate.decode
+
+    def refuse(image, *given):
+        if len(image) == len((data / "test" / "flower" / "8.jpg").read_bytes()):
+            raise OSError("no pixels")
+        return decode(image, *given)
+
+    monkeypatch.setattr(deduplicate, "decode", refuse)
+    assert run(data, f"--against=folder:{data}") == 1
+    told = f"Left aside: test/flower/8.jpg of folder:{data}: no pixels"
+    assert told in capsys.readouterr().err

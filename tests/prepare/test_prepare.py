@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
+from tests.data.pictures import encode_npy
 from tests.runs import ROOT
 from vit_jax import storage
 from vit_jax.config import default_config
@@ -98,9 +99,9 @@ def resized(photographs, tmp_path_factory):
     return folder
 
 
-def prepare_small(photographs, folder, *flags):
+def prepare_small(photographs, folder, *flags, size=8):
     """Shards of 8 images, whatever these need."""
-    original, prepare.shard_size = prepare.shard_size, lambda needs, mib: 8
+    original, prepare.shard_size = prepare.shard_size, lambda needs, mib: size
     try:
         source = f"--source=folder:{photographs}"
         return run(source, f"--output={folder}", "--shorter_side=64", *flags)
@@ -138,7 +139,8 @@ def test_what_is_finished_stays_and_the_rest_has_the_same_bytes(photographs, res
     ):
         (folder / name).unlink()
     (folder / "train-00003-of-00004.tar").write_bytes(b"half of it")
-    assert prepare_small(photographs, folder, "--num_workers=1") == 0
+    # What images need is measured anew, and may differ: shards are as large as those before.
+    assert prepare_small(photographs, folder, "--num_workers=1", size=5) == 0
     assert contents(folder) == contents(resized)
     assert kept.stat().st_ino == inode
 
@@ -209,7 +211,8 @@ def test_formats(name, mark, grey):
 def test_what_an_image_keeps():
     """Small JPEGs stay as they are, EXIF turns what is written anew, arrays become PNG."""
     small = jpeg(CHINA[:50])
-    assert Rewriting(64, "jpeg")(small) == (small, ".jpg")
+    for side in (64, 50, 200, 240):  # Of 50 rows and 240 columns none is to be less.
+        assert Rewriting(side, "jpeg")(small) == (small, ".jpg")
     exif = Image.Exif()
     exif[0x0112] = 6
     turned = Rewriting(64)(jpeg(CHINA, exif=exif))
@@ -217,8 +220,12 @@ def test_what_an_image_keeps():
     array = Rewriting()(CHINA)
     assert array.extension == ".png"
     assert (decode(array.content, 3) == CHINA).all()
+    assert Rewriting()(CHINA[..., :1]).extension == ".png"
     values = np.zeros((4, 4, 7), np.float32)
     assert Rewriting()(values).extension == ".npy"
+    raw = encode_npy(CHINA)
+    assert Rewriting(0, "raw")(raw) == Rewriting()(raw) == (raw, ".npy")
+    assert decode(Rewriting(32, "raw")(raw).content, 3).shape == (32, 48, 3)
     with pytest.raises(DataError, match="of no known format"):
         Rewriting()(b"not an image")
 

@@ -134,7 +134,8 @@ def test_the_end(tmp_path, capsys, caplog):
     records = [Record("b.tar", 1000, 2_000_000, {"y": "why"}), Record("a.tar", 500, 10**9, {})]
     assert prepare.finish(str(tmp_path), [Part("train", source, 1)], records) == 1
     assert "1,500 images of 3 classes in 2 shards, 1 GB." in capsys.readouterr().out
-    assert "1 images were left out" in caplog.text
+    told = f"1 images were left out, as they cannot be read: {tmp_path}/shards.json has their"
+    assert told in caplog.text
     listed = prepare.json.loads((tmp_path / "shards.json").read_text())
     assert listed == {
         "wids_version": 1,
@@ -218,3 +219,26 @@ def test_a_worker_ends_with_its_parent_and_at_once_by_an_interrupt(monkeypatch):
     shards._begin(making)
     assert called == [(shards.signal.SIGINT, shards.signal.SIG_DFL), "ends"]
     assert shards._make_in_worker(1, 0) == (making, PARTS[1], 0)
+
+
+def test_what_an_image_needs_is_by_those_that_can_be_read(monkeypatch):
+    times = iter([10.0, 14.0, 20.0])
+    monkeypatch.setattr(prepare.time, "perf_counter", lambda: next(times))
+
+    class Half(list):
+        def name_of(self, index):
+            return f"x/{index}"
+
+    made = {0: Sample(0, "", {".jpg": bytes(100)}), 2: Sample(2, "", {".jpg": bytes(600)})}
+
+    def samples(source, positions, rewriting):
+        assert positions == range(min(64, len(source)))
+        return [made.get(position, ("x", OSError())) for position in positions]
+
+    monkeypatch.setattr(prepare, "samples", samples)
+    assert prepare.estimate(Half(range(8)), None) == Estimate((1024 + 1536) / 2, 4.0 / 8)
+    made.clear()
+    first = shuffled(range(100), range(1))[0]
+    message = f"None of 64 images can be read, the first is x/{first}"
+    with pytest.raises(DataError, match=message):
+        prepare.estimate(Half(range(100)), None)

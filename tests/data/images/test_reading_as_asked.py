@@ -162,3 +162,24 @@ def test_channels_of_several_kinds_are_not_read_as_one(lists):
     at = content.rindex(struct.pack("<II", *[lists[0]] * 2))  # The kinds come last.
     other = content[: at + 4] + struct.pack("<I", lists[1]) + content[at + 8 :]
     assert tiff.read_layout(other) is None
+
+
+@pytest.mark.parametrize(
+    ("tag", "value"),
+    [(262, 0), (262, 3), (262, 5), (259, 6), (259, 7)],  # White is 0, palette, CMYK; JPEG.
+)
+def test_tiff_files_whose_values_are_not_what_they_say(tag, value):
+    content = encode_tiff(random_image(3, 5, 1)[..., None])
+    assert tiff.read_layout(content).channels == 1
+    entry = struct.pack("<HHII", tag, 4, 1, 1)
+    assert content.count(entry) == 1
+    assert tiff.read_layout(content.replace(entry, struct.pack("<HHII", tag, 4, 1, value))) is None
+
+
+def test_bits_of_more_values_than_there_are_are_not_looked_at():
+    content = encode_tiff(random_image(3, 5, 3))
+    entry = struct.pack("<HHII", 277, 4, 1, 3)
+    two = content.replace(entry, struct.pack("<HHII", 277, 4, 1, 2))
+    at = two.index(struct.pack("<III", 8, 8, 8))
+    odd = two[: at + 8] + struct.pack("<I", 3) + two[at + 12 :]
+    assert tiff.read_layout(odd).dtype == np.uint8

@@ -209,6 +209,13 @@ def test_what_cannot_work_is_refused_when_the_transform_is_built(data):
     data.train_crop = "resize_crop(16)"
     with pytest.raises(ConfigError, match="side=16 is smaller than the 32×32"):
         train_transform(data, (32, 32), 3)
+    for crop in ("", "pad | resize"):
+        data.train_crop = crop
+        with pytest.raises(ConfigError, match=r"train_crop='.*: must be one of inception, random"):
+            train_transform(data, (32, 32), 3)
+    data.train_crop, data.augmentation = "pad", "nothing"
+    with pytest.raises(ConfigError, match=r"config\.data\.augmentation"):
+        train_transform(data, (32, 32), 3)
 
 
 PEAK_OF_A_PROCESS = """

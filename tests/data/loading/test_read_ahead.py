@@ -204,5 +204,21 @@ def test_a_copy_for_a_worker_process_begins_anew():
     copy.close()
 
 
+def test_worker_processes_share_the_cores_and_the_chunks(monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def read_ahead_of(most, stride, stop):
+        raise Asked(most, stride, stop)
+
+    monkeypatch.setattr(pipeline, "num_cores", lambda: 7)
+    monkeypatch.setattr(pipeline, "ReadAhead", read_ahead_of)
+    given = loading(Remote(640), no_noise, 96, None, num_workers=3)
+    with pytest.raises(Asked) as asked:
+        host_batches(given, np.arange(96), start=1, stop=5)
+    # Two cores for each of three processes; 4 batches of a chunk for each of their six threads.
+    assert asked.value.args == (32, 3, 4 * 6)
+
+
 def test_cores_say_how_many_chunks_are_asked_for():
     assert [read_ahead.chunks_ahead(cores) for cores in (0, 1, 2, 96)] == [16, 16, 32, 64]

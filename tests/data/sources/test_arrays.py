@@ -218,3 +218,15 @@ def test_sources_are_picklable(source, data, request):
     copy = pickle.loads(pickle.dumps(opened))
     assert len(copy) == len(opened)
     np.testing.assert_array_equal(copy[3].image, opened[3].image)
+
+
+def test_idx_of_colours_and_with_dots_in_their_names(tmp_path, data):
+    """As some copies of MNIST and of sets made like it are."""
+    images = np.arange(4 * 3 * 2 * 3, dtype=np.uint8).reshape(4, 3, 2, 3)
+    write_idx(tmp_path / "train-images.idx4-ubyte", images)
+    write_idx(tmp_path / "train-labels.idx1-ubyte", np.array([0, 1, 1, 0]))
+    data.source = f"idx:{tmp_path}"
+    np.testing.assert_array_equal(open_split(data)[2].image, images[2])
+    write_idx(tmp_path / "train-images.idx4-ubyte", images[..., None])
+    with pytest.raises(DataError, match=r"not an IDX file of unsigned bytes|expected .N, height"):
+        open_split(data)

@@ -206,3 +206,13 @@ def test_all_runs_are_named(tmp_path, caplog):
     (message,) = caplog.messages
     assert message.startswith("HERE: folders that hold runs or exports, which are no data: ")
     assert sorted(message.rpartition(": ")[2].split(", ")) == ["a/1", "a/2"]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    ["checkpoints", "metrics.jsonl", "compilation_cache", "pytorch_model.bin", "x.safetensors"],
+)
+def test_what_makes_a_folder_with_a_config_a_run(beside):
+    assert holds_run({"config.json", beside})
+    assert not holds_run({"other.json", beside})
+    assert holds_run({"model.json"})

@@ -134,6 +134,9 @@ def test_a_fold_of_a_folder(tmp_path, data, caplog):
     assert np.bincount(train.labels).tolist() == [4, 4]
     assert np.bincount(validation.labels).tolist() == [2, 2]
     assert "4 of its 12 images are held out for it, fold 2/3 (stratified)." in caplog.text
+    data.update(fold="", held_out_fraction=0.25, holding_out="hash")
+    open_split(data, "")
+    assert "images are held out for it, a fraction of 0.25 (hash)." in caplog.text
 
 
 @pytest.mark.parametrize(

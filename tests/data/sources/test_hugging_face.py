@@ -70,13 +70,16 @@ def stored(hub_server):
     return sum(path.startswith("/store/") for path in hub_server.asked())
 
 
-def test_files_of_the_repository(hub_server, data):
+def test_files_of_the_repository(hub_server, data, caplog):
     """Splits by the files' names; only the files of a split are fetched, and each once."""
     hub_server.add("owner/pets", PLAIN, kind="dataset")
     data.source = "hf:owner/pets"
     assert images(data, "test") == [(10, 0)]
     assert stored(hub_server) == 1
-    assert images(data) == [(0, 0), (1, 1), (2, 1)]
+    with caplog.at_level("INFO"):
+        assert images(data) == [(0, 0), (1, 1), (2, 1)]
+    told = "hf:owner/pets: 2 files of split train, fetched unless they are in the cache."
+    assert told in caplog.messages
     assert images(data, "train[-1:]+test") == [(2, 1), (10, 0)]
     assert stored(hub_server) == 3
     source = open_source(data, "train", image_size=(4, 4), channels=3, num_classes=0)

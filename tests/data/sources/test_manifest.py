@@ -413,3 +413,22 @@ def test_beside_labels_a_column_called_target_is_one_of_the_others(write, data):
     source = open_split(data)
     assert (source.class_names, source.numeric) == (("cat", "dog"), False)
     assert labels(source) == {"a.jpg": 1, "b.jpg": 0}
+
+
+@pytest.mark.parametrize(
+    ("columns", "header", "names"),
+    [
+        ("", "path,target", ("target",)),
+        ("", "path,targets", ("target_0", "target_1")),
+        ("target=age", "path,age", ("age",)),
+        ("targets=box", "path,box", ("box_0", "box_1")),
+    ],
+)
+def test_what_numbers_to_predict_are_called(write, data, columns, header, names):
+    cells = ("1.5;2", "3;4") if len(names) == 2 else ("1.5", "3")
+    write(f"{header}\na.jpg,{cells[0]}\nb.jpg,{cells[1]}\n")
+    data.columns = columns
+    source = open_split(data)
+    assert source.class_names == names
+    found = {source.name_of(index): source.labels[index].tolist() for index in range(2)}
+    assert found == {"a.jpg": [1.5, 2][: len(names)], "b.jpg": [3, 4][: len(names)]}

@@ -14,7 +14,7 @@ from tests.data.example_sources import loading
 from vit_jax import storage
 from vit_jax.data.loading import pipeline
 from vit_jax.data.sources import parquet_values
-from vit_jax.data.sources.parquet_pages import read_runs
+from vit_jax.data.sources.parquet_pages import read_runs, read_struct
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 
@@ -230,6 +230,10 @@ def test_columns_of_other_names(tmp_path, data):
     data.columns = "path=scan,label=fine,split=set"
     with pytest.raises(ConfigError, match="the splits of Parquet files go by"):
         open_split(data)
+    for kind in ("target", "targets"):
+        data.columns = f"path=scan,{kind}=fine"
+        with pytest.raises(ConfigError, match=f": {kind} is of manifests; name path and label"):
+            open_split(data)
 
 
 @pytest.mark.parametrize("with_statistics", [False, True])
@@ -545,3 +549,38 @@ def test_of_many_columns_twenty_are_named(tmp_path, data):
         data.columns = columns
         with pytest.raises(DataError, match=f"{asked} {listed}"):
             open_split(data)
+
+
+def test_names_of_columns_may_have_dots(tmp_path, data, held):
+    images = rows([png(3), png(4)])["image"]
+    columns = {"my.scan": images, "my.tag": ["b", "a"], "tag": pa.array([{"a.b": 1}, {"a.b": 0}])}
+    pq.write_table(pa.table(columns), tmp_path / "train-0.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    data.columns = "path=my.scan,label=my.tag"
+    assert [example[:2] for example in open_split(data).fetch([1, 0])] == [(png(4), 0), (png(3), 1)]
+    data.columns = "path=my.scan,label=my.tags"
+    with pytest.raises(DataError, match=r"has no column my.tags; there are my.scan, my.tag, tag"):
+        open_split(data)
+
+
+def test_images_that_have_a_path_alone(tmp_path, data):
+    (tmp_path / "a.png").write_bytes(png(7))
+    table = pa.table({"image": pa.array([{"path": "a.png"}]), "label": [0]})
+    pq.write_table(table, tmp_path / "train-0.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    assert open_split(data)[0].image == png(7)
+
+
+def test_long_lists_in_headers():
+    """Of Thrift's compact protocol: up to 14 items are counted with their type, more after it."""
+    for count in (14, 15, 200):
+        size = (
+            bytes([count << 4 | 5])
+            if count < 15
+            else b"\xf5" + bytes([count & 127 | 128, count >> 7])
+        )
+        items = bytes([2 * (number % 60) for number in range(count)])  # Zigzag.
+        content = b"\x19" + size + items + b"\x15\x08\0more"
+        fields, end = read_struct(lambda a, b, content=content: content[a:b], 0)
+        assert fields == {1: [number % 60 for number in range(count)], 2: 4}
+        assert end == len(content) - 4

@@ -107,6 +107,8 @@ def test_hugging_face_style(data):
     data.columns = "path=picture,label=tag"
     source = opened(data, f"python:{__name__}:HubStyle")
     assert described(source) == (("x", "y"), [(1, "train/0", 5), (0, "train/1", 6)])
+    data.columns = "path=picture,labels=tag"
+    assert described(opened(data, f"python:{__name__}:HubStyle")) == described(source)
     data.columns = "path=photo,label=tag"
     with pytest.raises(DataError, match="its item has no image, only picture, tag"):
         _ = opened(data, f"python:{__name__}:HubStyle")[0]
@@ -167,6 +169,10 @@ def test_images(tmp_path):
     assert as_image({"bytes": None, "path": str(path)}, "") == as_image(path, "") == content
     assert as_image({"bytes": content, "path": "gone.png"}, "") == content
     assert as_image(image(3)[..., 0], "").shape == (4, 6, 1)
+    assert as_image(image(3) / 2, "").tolist() == (image(3) / 2).tolist()
+    for odd in (image(3)[None], image(3) > 1, image(3) * 1j):
+        with pytest.raises(DataError, match="x: its image is a ndarray; expected the bytes of an"):
+            as_image(odd, "x")
     assert as_image(Image.fromarray(image(3)).convert("L"), "").shape == (4, 6, 1)
     assert as_image(Image.fromarray(image(3)).convert("RGBA"), "").shape == (4, 6, 3)
 
@@ -221,3 +227,17 @@ def test_class_names_are_texts(data):
     for kind in (Numbered, Featured):
         name = vit_jax.as_source("odd", train=kind([(image(0), 2), (image(1), 0)]))
         assert opened(data, name).class_names == ("0", "1", "2")
+
+
+def test_what_else_an_item_holds_is_left(data):
+    items = [(image(0), "b", {"box": 3}), [image(1), "a", None]]
+    found = described(opened(data, vit_jax.as_source("more", train=items)))
+    assert found == (("a", "b"), [(1, "train/0", 0), (0, "train/1", 1)])
+
+
+@pytest.mark.parametrize(
+    ("name", "splits"), [("", {"train": []}), ("a:b", {"train": []}), ("a", {})]
+)
+def test_what_cannot_be_named(name, splits):
+    with pytest.raises(ConfigError, match=rf"as_source\({name!r}\): give a name without a colon"):
+        vit_jax.as_source(name, **splits)

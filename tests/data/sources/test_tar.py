@@ -235,7 +235,10 @@ def test_held_out_images_stay_when_shards_are_added(write, data, caplog):
 WRONG = {
     "no label": ({"a.png": b"", "b.png": b"", "b.cls": "1"}, r"a.png has no label; expected a.cls"),
     "no labels": ({"a.png": b""}, r"a.png has no label; expected a.cls .*or a folder"),
-    "no image": ({"a.png": b"", "a.cls": "1", "b.cls": "1"}, r"a label of b, but no image b with"),
+    "no image": (
+        {"a.png": b"", "a.cls": "1", "b.cls": "1"},
+        r"no image b with one of \.jpg, .*, \.psd, \.npy; a sam",
+    ),
     "a dot too many": (
         {"a.1.png": b"", "b.png": b"", "b.cls": "1"},
         r"there is a.1.png, but no .*",
@@ -249,6 +252,8 @@ WRONG = {
     "bad json": ({"a.png": b"", "a.json": "{"}, r"a.json holds no label: Expecting"),
     "deep json": ({"a.png": b"", "a.json": "[" * 200_000}, r"a.json holds no label"),
     "a string": ({"a.png": b"", "a.json": '{"label": "x"}'}, r'a.json holds .*"label" is \'x\''),
+    "false": ({"a.png": b"", "a.json": '{"label": false}'}, r'"label" is False, neither'),
+    "an empty text": ({"a.png": b"", "a.json": '{"label": ""}'}, r"\"label\" is '', neither"),
     "a bool": ({"a.png": b"", "a.json": '{"label": [true]}'}, r'"label" is True, neither'),
     "one folder": ({"x/a.png": b"", "x/b.png": b""}, r"all images .* lie in folders called x"),
     "a large label": ({"a.png": b"", "a.json": " " * 1_100_000}, r"a.json has 1,100,000 bytes"),

@@ -185,3 +185,26 @@ def test_how_long_a_name_may_be(walk, monkeypatch):
     monkeypatch.setattr(tar_members, "_LONGEST_NAME", 150)
     with pytest.raises(DataError, match="a name of 151 bytes"):
         walk(content)
+
+
+def test_a_size_in_a_pax_header_comes_before_the_headers_own(walk):
+    """So tar writes files of more than 8 GiB."""
+    member = entry("a.jpg", tarfile.REGTYPE, size=5, pax_headers={"size": "5"})
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member, io.BytesIO(b"12345"))
+    content = bytearray(file.getvalue())
+    content[1024 + 124 : 1024 + 136] = b"00000000001\0"
+    header = content[1024:1536]
+    checksum = sum(header) - sum(header[148:156]) + 256
+    content[1024 + 148 : 1024 + 156] = b"%06o\0 " % checksum
+    (found,) = walk(bytes(content))
+    assert (found.name, found.stop - found.content) == ("a.jpg", 5)
+
+
+def test_what_stands_where_a_prefix_would_is_none_in_gnus_format(walk):
+    """There are times."""
+    content = bytearray(packed({"a.jpg": b"1"}, format=tarfile.GNU_FORMAT))
+    content[345:357] = b"14537605302\0"
+    content[148:156] = b"%06o\0 " % (sum(content[:148]) + sum(content[156:512]) + 256)
+    assert walk(bytes(content))[0].name == "a.jpg"

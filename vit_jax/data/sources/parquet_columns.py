@@ -67,6 +67,10 @@ def layout_of(paths: Sequence[str], columns: str) -> Layout:
         raise ConfigError(
             f"config.data.columns={columns!r}: the splits of Parquet files go by the files' names."
         )
+    if others := sorted(named.keys() - {"path", "label", "labels"}):
+        raise ConfigError(
+            f"config.data.columns={columns!r}: {others[0]} is of manifests; name path and label."
+        )
     features = _features(schema)
     image = named.get("path") or _find(paths[0], "path", schema, _kinds(features, "Image"), _IMAGES)
     label = named.get("label") or named.get("labels")
@@ -168,7 +172,7 @@ def read_column(path: str, column: str) -> pa.Array:
     file = open_parquet(path)
     _type_at(file.schema_arrow, column, path)
     try:
-        name, *inside = column.split(".") if "." in column else [column]
+        name, *inside = _steps(file.schema_arrow, column)
         values = file.read(columns=[column])[name].combine_chunks()
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: column {column} cannot be read ({error}).") from error
@@ -227,13 +231,22 @@ def _find(
 def _type_at(schema: pa.Schema, column: str, path: str) -> pa.DataType:
     """The type of a column by its path; raises DataError if there is none."""
     kind: Any = pa.struct(list(schema))
-    for name in [column] if column in schema.names else column.split("."):
+    for name in _steps(schema, column):
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
             raise DataError(
                 f"{path} has no column {column}; there are {abbreviate(schema.names, 20)}."
             )
         kind = kind.field(name).type
     return kind
+
+
+def _steps(schema: pa.Schema, column: str) -> list[str]:
+    """A column's path as names: the schema's, which may have dots in it, and those inside of it."""
+    parts = column.split(".")
+    for count in range(len(parts), 0, -1):
+        if (name := ".".join(parts[:count])) in schema.names:
+            return [name, *parts[count:]]
+    return parts
 
 
 def _is_text(kind: pa.DataType) -> bool:
