@@ -107,6 +107,8 @@ def test_other_sources(data):
         == 0
     )
     assert (data / "o").read_text().startswith("# python")
+    list_ = deduplicate.parse_flags(["--source=a", "--against=b", "--output=memory://x/list"])
+    assert list_.output == "memory://x/list", "a store's is no path"
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def test_what_shards_depend_on(tmp_path, monkeypatch):
     prepare.begin(str(tmp_path), plan, [Part("train", source, 2), Part("val", source, 3)])
     assert prepare.read_plan(str(tmp_path), plan) == {"train": 2, "val": 3}
     assert (tmp_path / "classes.json").read_text() == '[\n "b",\n "a"\n]'
-    for key, value in {"shorter_side": 255, "quality": 81, "splits": {"train": "d1"}}.items():
+    others = {"shorter_side": 255, "quality": 81, "splits": {"train": "d1"}, "on_error": "raise"}
+    for key, value in {**others, "format": "", "shard_mib": 4}.items():
         with pytest.raises(DataError, match=f"made otherwise: {key} differ"):
             prepare.read_plan(str(tmp_path), {**plan, key: value})
     (tmp_path / "prepare.json").write_text("{}")
@@ -195,8 +196,21 @@ def test_flags_and_their_defaults():
         "on_error": "raise",
     }
     assert prepare.parse_flags(["--source=a", "--output=b"])[0].quality == 90
-    with pytest.raises(ConfigError, match="--quality=101: must be from 1 to 100"):
-        prepare.parse_flags(["--source=a", "--output=b", "--quality=101"])
+    for flag, message in {
+        "--quality=101": "--quality=101: must be from 1 to 100",
+        "--quality=0": "--quality",
+        "--format=gif": "--format.*'gif'",
+        "--on_error=stop": "--on_error.*'stop'",
+        "--num_workers=0": "--num_workers",
+        "--shard_mib=0": "--shard_mib",
+        "--shorter_side=0": "--shorter_side",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            prepare.parse_flags(["--source=a", "--output=b", flag])
+    for name in ("jpeg", "webp", "png", "raw"):
+        assert (
+            prepare.parse_flags(["--source=a", "--output=b", f"--format={name}"])[0].format == name
+        )
 
 
 def test_without_a_plan_nothing_counts_as_finished(tmp_path, monkeypatch):

@@ -26,6 +26,21 @@ def test_lossless_formats(file_format):
     np.testing.assert_array_equal(decode(content, 3), image)
 
 
+def test_formats_that_pillow_reads_and_does_not_write():
+    image = random_image(5, 4)
+    planes = image.transpose(2, 0, 1).tobytes()
+    photoshop = b"8BPS" + struct.pack(">H6xHIIHH", 1, 3, 5, 4, 8, 3) + bytes(12 + 2) + planes
+    rows = image[..., ::-1].tobytes()  # Blue first, in rows of an even number of bytes.
+    sun = struct.pack(">8I", 0x59A66A95, 4, 5, 24, len(rows), 1, 0, 0) + rows
+    for content in (photoshop, sun):
+        np.testing.assert_array_equal(decode(content, 3), image)
+
+
+def test_floats_in_memory_have_no_range_of_their_own():
+    with pytest.raises(DataError, match="floating-point pixels have no agreed range: say which"):
+        decode(Image.fromarray(np.float32([[0.5]])), 1)
+
+
 def test_jpeg():
     content = encode(smooth_image(32, 48), "JPEG", quality=95)
     expected = cv2.cvtColor(cv2.imdecode(np.frombuffer(content, np.uint8), -1), cv2.COLOR_BGR2RGB)

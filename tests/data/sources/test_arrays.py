@@ -194,6 +194,14 @@ def test_fake_has_the_size_of_the_configured_part(data):
     assert len(open_split(data, data.eval_split, num_classes=2)) == 20
 
 
+def test_fake_has_slices_where_no_size_is_configured(data):
+    data.source, data.train_split, data.eval_split = "fake", "train[:75%]", "train[80%:]"
+    assert len(open_split(data, data.train_split, num_classes=2)) == 768
+    assert len(open_split(data, data.eval_split, num_classes=2)) == 1024 - 819
+    data.eval_split, data.num_eval_examples = "", 9
+    assert len(open_split(data, "", num_classes=2)) == 9
+
+
 def test_fake_images_of_a_class_do_not_repeat_soon(data):
     data.source, data.num_classes = "fake", 2
     data.num_train_examples = 2000

@@ -216,3 +216,34 @@ def test_what_makes_a_folder_with_a_config_a_run(beside):
     assert holds_run({"config.json", beside})
     assert not holds_run({"other.json", beside})
     assert holds_run({"model.json"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".x", "@eaDir", "#recycle", "#snapshot", "@Recycle", "@Recently-Snapshot", "@tmp"),
+        *("@sharebin", "$RECYCLE.BIN", "RECYCLER", "System Volume Information", "Thumbs.db"),
+        *("desktop.ini", "__MACOSX", "Network Trash Folder", "Temporary Items", "lost+found"),
+        "__pycache__",
+    ],
+)
+def test_what_systems_keep_for_themselves(name):
+    assert contents.is_system(name)
+    assert contents.is_system(name.upper())
+    assert not contents.is_system(f"my {name}")
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [
+        *(".txt", ".json", ".jsonl", ".csv", ".tsv", ".xml", ".yaml", ".yml", ".md", ".html"),
+        *(".cls", ".npy", ".npz", ".mat", ".pkl", ".pt", ".zip", ".tar", ".gz", ".mp4", ".avi"),
+        *(".pdf", ".py"),
+    ],
+)
+def test_what_lies_beside_pictures_in_large_numbers_is_not_opened(monkeypatch, extension):
+    monkeypatch.setattr(contents, "_is_image_inside", lambda path: True)
+    walk = Walk("x")
+    assert not walk._is_image(f"x/1{extension}", f"1{extension}", arrays=False)
+    assert walk._is_image("x/1.other", "1.other", arrays=False)
+    assert (dict(walk.ignored), dict(walk.by_content)) == ({extension: 1}, {".other": 1})

@@ -79,8 +79,11 @@ def test_progress_is_logged_every_ten_seconds(monkeypatch, caplog):
 def test_labels_that_cannot_be_kept_are_read_all_the_same(tmp_path, caplog):
     (tmp_path / "file").write_text("no folder")
     for directory in (str(tmp_path / "file"), ""):
-        found = read_labels(Recorded(9), "x", directory)
-        assert np.array_equal(found, expected(9))
+        with caplog.at_level("INFO"):
+            found = read_labels(Recorded(1009), "x", directory)
+        assert np.array_equal(found, expected(1009))
+        told = "x: classes stand in the 1,009 examples themselves, which are read for them once."
+        assert told in caplog.messages
     (message,) = (record.getMessage() for record in caplog.records if record.levelno >= 30)
     assert message.startswith("config.data.index_dir: ")
     assert message.endswith(": they are read again next time.")

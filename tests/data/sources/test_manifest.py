@@ -203,6 +203,14 @@ def test_numbers_are_classes_as_they_are(write, data, text):
             open_split(data, num_classes=num_classes)
 
 
+def test_lines_without_anything_in_them(write, data):
+    write('\n{"path":"1","label":"b"}\n  \n{"path":"2","label":"a"}\n\n', "list.jsonl")
+    assert labels(open_split(data)) == {"1": 1, "2": 0}
+    write('\n{"path":"1","label":"b"}\n  \n[]\n', "list.jsonl")
+    with pytest.raises(DataError, match="jsonl:4: expected an object"):
+        open_split(data)
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_several_labels(write, data, kind):
     rows = [("1", ["sky", "tree"]), ("2", []), ("3", ["tree", "tree"]), ("4", ["cow"])]

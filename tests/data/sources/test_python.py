@@ -241,3 +241,33 @@ def test_what_else_an_item_holds_is_left(data):
 def test_what_cannot_be_named(name, splits):
     with pytest.raises(ConfigError, match=rf"as_source\({name!r}\): give a name without a colon"):
         vit_jax.as_source(name, **splits)
+
+
+def test_that_every_item_is_read_is_said(data, caplog):
+    """Of what is no list, whose items are in memory."""
+    rows = grain.MapDataset.source(range(3)).map(lambda n: (image(n), n))
+    with caplog.at_level("INFO"):
+        opened(data, vit_jax.as_source("rows", train=rows))
+        opened(data, vit_jax.as_source("rows", train=rows), num_classes=3)
+        opened(data, vit_jax.as_source("list", train=PAIRS))
+    told = [message for message in caplog.messages if "read for its class" in message]
+    assert len(told) == 1
+    assert told[0].startswith("Every item of split train is read for its class: give the object")
+
+
+def test_classes_that_the_training_split_lacks_are_named(data):
+    """Where they are at hand when the split is opened, else by the item that is read."""
+    later = [(image(0), "c"), (image(1), "b"), (image(2), "a")]
+    name = vit_jax.as_source("later", train=PAIRS[:1], test=later)
+    found = list(opened(data, name, "test").fetch([0, 2, 1]))
+    lacking = "has classes that the training split lacks"
+    assert str(found[0]) == f"test/0 {lacking}: c; the training split has b."
+    assert str(found[1]) == f"test/2 {lacking}: a; the training split has b."
+    assert found[2][1:] == (0, "test/1")
+
+    class Labelled(TorchStyle):
+        targets = ("c", "b", "a", "b")
+
+    vit_jax.as_source("later", train=PAIRS[:1], test=Labelled())
+    with pytest.raises(DataError, match=f"^python:later, test {lacking}: a, c; the training split"):
+        opened(data, name, "test")

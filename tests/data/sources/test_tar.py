@@ -277,6 +277,14 @@ def test_the_same_name_twice(write, data):
     write({"0.tar": file.getvalue()})
     with pytest.raises(DataError, match=r"0.tar holds a.png twice, the second time at byte 512"):
         open_split(data)
+    for name in ("a.npy", "a.cls", "a.json"):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for _ in range(2):
+                archive.addfile(tarfile.TarInfo(name))
+        write({"0.tar": file.getvalue()})
+        with pytest.raises(DataError, match=rf"0.tar holds {name} twice"):
+            open_split(data)
 
 
 def test_the_same_key_in_two_shards(write, data):
