@@ -11,6 +11,7 @@ from tests.calls import recorded
 from tests.data.example_sources import Numbered
 from tests.states import mesh_of
 from vit_jax.data import dataset, evaluation_data
+from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.dataset import check_classes, of_source, open_dataset, train_order
 from vit_jax.data.evaluation_data import EvaluationData, Split
 from vit_jax.data.images.picture import Decoding
@@ -235,3 +236,16 @@ def test_parts_of_examples_with_several_classes_have_no_labels_at_hand():
     assert Slices(((plain, range(2)), (Labelled(4), range(1)))).labels is None
     numbers = Slices(((NUMBERS, range(2, 3)), (NUMBERS, range(2)))).labels
     assert numbers.values.tolist() == [[5, 6], [1, 2], [3, 4]]
+
+
+def test_numbers_to_predict_are_as_many_as_the_models(monkeypatch):
+    recorded(monkeypatch, evaluation_data, "open_source", NUMBERS)
+    for count in (2, 1, 3):
+        data = dataclasses.replace(make_data(source="x:y"), num_classes=count)
+        if count == 2:
+            assert data.open().source is NUMBERS
+            continue
+        message = f"^x:y: the model predicts {count} numbers, the data has 2: even, odd"
+        with pytest.raises(ClassesDifferError, match=message):
+            data.open()
+        assert data.open(own_classes=True).source is NUMBERS

@@ -196,8 +196,9 @@ def test_no_classes(tmp_path, data, files):
 
 def test_one_class(tmp_path, data):
     write_class(tmp_path, "cat")
-    with pytest.raises(DataError, match=r"at least 2 class folders .* found cat;"):
+    with pytest.raises(DataError, match=r"at least 2 class folders .* found cat;") as caught:
         open_split(data, tmp_path)
+    assert "taken for a split" not in str(caught.value)
 
 
 def test_a_class_only_in_evaluation(tmp_path, data):

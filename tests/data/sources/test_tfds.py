@@ -137,6 +137,7 @@ def test_examples(tiny):
     assert isinstance(image, bytes)  # Still encoded.
     assert (decode(image, 3) == 30).all()
     assert "tensorflow" not in sys.modules
+    assert not source.remote
 
 
 @pytest.mark.parametrize(
@@ -243,6 +244,7 @@ def test_tfrecord_by_url(tmp_path, data, store):
     write_dataset(tmp_path, "tfrecord", num_shards=2)
     data.source, data.data_dir = "tfds:tiny", store(tmp_path)
     remote = open_split(data)
+    assert remote.remote
     data.data_dir = str(tmp_path)
     assert list(remote.fetch([4, 0, 3])) == list(open_split(data).fetch([4, 0, 3]))
 
