@@ -245,7 +245,9 @@ def advice(caplog, source, **keys):
 
 def test_advice_on_requests_is_of_the_source_and_the_cache(caplog):
     assert "Pack them into shards" in advice(caplog, StoredFiles())
-    assert "data.shuffle=blocks 32 neighbours" in advice(caplog, Stored())
+    told = advice(caplog, Stored())
+    assert "digits: with data.shuffle=global each image is a request" in told
+    assert "data.shuffle=blocks 32 neighbours" in told
     assert advice(caplog, Stored(), shuffle="blocks") == ""
     decoded_gib = 5050 * 8 * 3 / 2**30
     for source in (Stored(), StoredFiles()):

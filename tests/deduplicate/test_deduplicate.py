@@ -90,6 +90,7 @@ def test_nothing_readable_is_an_error(data, capsys):
     for path in (data / "test").rglob("*.*"):
         path.write_bytes(b"")
     assert run(data, f"--against=folder:{data}") == 2
+    assert f"folder:{data}: none of its 2 images can be read." in capsys.readouterr().err
     assert not (data / "out.txt").exists()
 
 
@@ -234,4 +235,14 @@ def test_what_a_test_set_cannot_give_is_told_by_the_exit_code(data, monkeypatch,
     monkeypatch.setattr(deduplicate, "decode", refuse)
     assert run(data, f"--against=folder:{data}") == 1
     told = f"Left aside: test/flower/8.jpg of folder:{data}: no pixels"
+    assert told in capsys.readouterr().err
+
+
+def test_a_list_that_cannot_be_written(data, monkeypatch, capsys):
+    def refuse(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(deduplicate.storage, "write", refuse)
+    assert run(data, f"--against=folder:{data}") == 2
+    told = f"--output={data}/out.txt cannot be written ([Errno 28] No space left on device)."
     assert told in capsys.readouterr().err

@@ -179,7 +179,9 @@ def test_an_image_that_cannot_be_read(photographs, tmp_path, on_error):
     flags = (f"--source=folder:{tmp_path / 'photos'}", f"--output={tmp_path / 'shards'}")
     flags += ("--num_workers=1", f"--on_error={on_error}", "--config.data.held_out_fraction=0")
     if on_error == "raise":
-        with pytest.raises(DataError, match=r"train/b/1\.jpg cannot be read: .*--on_error=skip"):
+        with pytest.raises(
+            DataError, match=r"^train: train/b/1\.jpg cannot be read: .*--on_error=skip"
+        ):
             run(*flags)
         return
     assert run(*flags) == 1
@@ -328,3 +330,13 @@ def test_what_a_config_leaves_out_of_training_is_left_out_of_training_alone(phot
     whole = opened(f"folder:{photographs}")
     first = {whole.name_of(index) for index in range(20)}
     assert {found["train"].name_of(index) for index in range(7)} <= first
+
+
+def test_splits_that_shards_cannot_be_called_by_are_left_out(photographs, tmp_path, caplog):
+    for name in ("train", "val"):
+        (tmp_path / name).symlink_to(photographs / name)
+    (tmp_path / "extra").symlink_to(photographs / "val")
+    config = prepare.read_config(f"folder:{tmp_path}", [])
+    assert list(prepare.open_splits(config, None)) == ["train", "val"]
+    assert "Left out, as tar shards have no such splits: extra; take one as another" in caplog.text
+    assert list(prepare.open_splits(config, ["val"])) == ["val"]

@@ -259,7 +259,8 @@ def claim(file_format: str, side: int) -> bytes:
 def test_a_small_file_of_many_pixels_is_refused_unread(file_format, side, monkeypatch):
     content = claim(file_format, side)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
-    with pytest.raises(DataError, match=rf"{side:,}×{side:,} pixels.*raise max_image_gib=1"):
+    told = rf"{side:,}×{side:,} pixels, {side**2 / 2**28:.2f} GiB: .*raise max_image_gib=1:"
+    with pytest.raises(DataError, match=rf"file of {len(content):,} bytes with {told}"):
         decode(content, 3)
 
 

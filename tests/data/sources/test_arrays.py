@@ -159,7 +159,15 @@ def test_idx_damaged(idx, damage):
         "dimensions": (plain, b"\0\0\x08\xff" + bytes(4 * 255)),
     }[damage]
     path.write_bytes(content)
-    with pytest.raises(DataError, match=str(path)):
+    told = {
+        "short": r"promises shape \(2, 3, 2\), but 11 values follow",
+        "long": r"promises shape \(2, 3, 2\), but 13 values follow",
+        "no rows": r"promises shape \(20, 0, 4\), but 0 values follow",
+        "magic": "it starts with 0x00000d03, expected",
+        "empty": "it starts with 0x, expected",
+        "no gzip": r"cannot be read \(Not a gzipped file",
+    }.get(damage, "")
+    with pytest.raises(DataError, match=f"{path}: .*{told}"):
         read_idx(path)
 
 

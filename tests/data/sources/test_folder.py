@@ -220,3 +220,14 @@ def test_real_files_decode(tmp_path, data):
         image = decode(example.image, 3)
         assert image.shape == (5, 7, 3)
         assert (image == (10, 200)[example.label]).all()
+
+
+def test_an_evaluation_split_without_images(tmp_path, data):
+    write_class(tmp_path, "train/cat")
+    write_class(tmp_path, "train/dog")
+    (tmp_path / "val" / "cat").mkdir(parents=True)
+    message = (
+        rf"{tmp_path}/val/: need at least 1 class folders with images, found none; .* val/ is taken"
+    )
+    with pytest.raises(DataError, match=message):
+        open_split(data, tmp_path, "")

@@ -68,7 +68,11 @@ def test_a_split_has_the_hashes_of_the_same_folder_by_itself(tmp_path):
 
 def test_an_index_spares_the_listing(tmp_path, scans, index_dir, caplog):
     root = write_classes(tmp_path / "data")
-    first = list_classes(root, "", index_dir)
+    with caplog.at_level(logging.INFO, "vit_jax"):
+        first = list_classes(root, "", index_dir)
+    (message,) = caplog.messages
+    assert message.startswith(f"{root}/: 6 images in 2 class folders listed in 0.")
+    caplog.clear()
     forget(index_dir)
     with caplog.at_level(logging.INFO, "vit_jax"):
         second = list_classes(root, "", index_dir)

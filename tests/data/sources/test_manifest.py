@@ -98,6 +98,9 @@ def test_absolute_paths_and_urls(write, data, tmp_path):
         DataError, match=r"list\.csv:2: a URL of 'memory'.*gs, s3, https.*protocols"
     ):
         open_split(data)
+    data.protocols = ()
+    with pytest.raises(DataError, match=r"a manifest may name URLs of no kind\."):
+        open_split(data)
     data.protocols = ("memory",)
     source = open_split(data)
     assert {source[index].image for index in range(2)} == {b"remote", b"local"}
@@ -440,3 +443,14 @@ def test_what_numbers_to_predict_are_called(write, data, columns, header, names)
     assert source.class_names == names
     found = {source.name_of(index): source.labels[index].tolist() for index in range(2)}
     assert found == {"a.jpg": [1.5, 2][: len(names)], "b.jpg": [3, 4][: len(names)]}
+
+
+def test_a_list_that_cannot_be_read(write, data, monkeypatch):
+    path = write("path,label\n1.jpg,a\n2.jpg,b\n")
+
+    def refuse(file):
+        raise PermissionError(13, "Permission denied", file)
+
+    monkeypatch.setattr("vit_jax.storage.read", refuse)
+    with pytest.raises(DataError, match=rf"{path} cannot be read \(Permission denied\)"):
+        open_split(data)

@@ -266,7 +266,10 @@ def test_a_path_of_a_protocol_that_is_not_allowed(tmp_path, data):
     table = pa.table({"image": ["ftp://host/a.png"], "label": [0]})
     pq.write_table(table, tmp_path / "train-0.parquet")
     data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
-    with pytest.raises(DataError, match="row 0 has a URL of 'ftp'"):
+    message = (
+        "row 0 has a URL of 'ftp' in column image; expected an image file, or a URL of gs, s3, http"
+    )
+    with pytest.raises(DataError, match=message):
         open_split(data)
 
 
@@ -584,3 +587,31 @@ def test_long_lists_in_headers():
         fields, end = read_struct(lambda a, b, content=content: content[a:b], 0)
         assert fields == {1: [number % 60 for number in range(count)], 2: 4}
         assert end == len(content) - 4
+
+
+def test_an_encoding_that_single_values_are_not_read_from(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(parquet_values, "IN_MEMORY", -1)
+    encoding = {"column_encoding": {"image": "DELTA_LENGTH_BYTE_ARRAY"}, "use_dictionary": False}
+    table = pa.table({"image": [png(1), png(2)], "label": [0, 1]})
+    pq.write_table(table, tmp_path / "train-0.parquet", **encoding)
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    message = r"the pages of image from byte 4 on are damaged \(encoding 6 is none that .*'PLAIN'\)"
+    with pytest.raises(DataError, match=message):
+        open_split(data)
+    monkeypatch.setattr(parquet_values, "IN_MEMORY", 1 << 20)
+    assert open_split(data)[1].image == png(2)
+
+
+def test_a_column_that_cannot_be_read_is_named(tmp_path, data, monkeypatch):
+    pq.write_table(labelled([png(1)], [0]), tmp_path / "train-0.parquet")
+    data.source = f"parquet:{tmp_path}"
+    for error in (pa.ArrowInvalid("odd"), OSError("odd")):
+
+        def refuse(file, columns, error=error):
+            raise error
+
+        monkeypatch.setattr(pq.ParquetFile, "read", refuse)
+        with pytest.raises(
+            DataError, match=r"train-0.parquet: column label cannot be read \(odd\)"
+        ):
+            open_split(data)

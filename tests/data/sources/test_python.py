@@ -110,8 +110,14 @@ def test_hugging_face_style(data):
     data.columns = "path=picture,labels=tag"
     assert described(opened(data, f"python:{__name__}:HubStyle")) == described(source)
     data.columns = "path=photo,label=tag"
-    with pytest.raises(DataError, match="its item has no image, only picture, tag"):
+    with pytest.raises(
+        DataError, match=r"train/0: its item has no image, only picture, tag: .*path=KEY"
+    ):
         _ = opened(data, f"python:{__name__}:HubStyle")[0]
+    name = vit_jax.as_source("rows", train=[{"img": image(0)}])
+    data.columns = "path=img"
+    with pytest.raises(DataError, match=r"train/0: its item has no label, only img: .*label=KEY"):
+        opened(data, name)
 
 
 def test_a_grain_source(data):
@@ -140,7 +146,11 @@ def test_labels_that_only_items_have(data):
         ("python:nowhere:x", ConfigError, "No module named 'nowhere'"),
         (f"python:{__name__}:nothing", ConfigError, "no attribute 'nothing'"),
         ("python:unnamed", ConfigError, "MODULE:ATTRIBUTE, or name objects of this process"),
-        (f"python:{__name__}:pytest", DataError, "is a module, without __len__ or __getitem__"),
+        (
+            f"python:{__name__}:pytest",
+            DataError,
+            "^split train of config.data.source='python:.*:pytest' is a module, without __len__ or",
+        ),
     ],
 )
 def test_what_is_no_source(data, source, error, message):

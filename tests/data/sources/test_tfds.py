@@ -204,7 +204,8 @@ def test_not_prepared(tiny, name, tmp_path):
 def test_other_formats_say_how_to_convert(tmp_path, data):
     write_dataset(tmp_path, "riegeli")
     data.source, data.data_dir = "tfds:tiny", str(tmp_path)
-    message = r"stored as riegeli;.* tfds convert_format .* --out_file_format=array_record$"
+    folder = rf"--dataset_version_dir={tmp_path}/tiny/1.0.0"
+    message = rf"stored as riegeli;.* tfds convert_format {folder} --out_file_format=array_record$"
     with pytest.raises(DataError, match=message):
         open_split(data)
 
