@@ -80,6 +80,11 @@ def test_what_shards_depend_on(tmp_path, monkeypatch):
     for key, value in {**others, "format": "", "shard_mib": 4}.items():
         with pytest.raises(DataError, match=f"made otherwise: {key} differ"):
             prepare.read_plan(str(tmp_path), {**plan, key: value})
+    (tmp_path / "prepare.json").write_text('{"shard_sizes": {"train": 2}, "quality": 80}')
+    with pytest.raises(
+        DataError, match=f"{tmp_path} holds .*: format, on_error, shard_mib, shorter_"
+    ):
+        prepare.read_plan(str(tmp_path), plan)
     (tmp_path / "prepare.json").write_text("{}")
     with pytest.raises(DataError, match=r"prepare\.json cannot be read"):
         prepare.read_plan(str(tmp_path), plan)

@@ -234,3 +234,12 @@ def test_augmentations_of_colours_refuse_other_pixels(data, name, channels, dtyp
     data.update(augmentation=f"{name} | random_erasing", dtype=dtype)
     with pytest.raises(ConfigError, match=f"{name} is for grey and RGB of 8 bits"):
         train_transform(data, (8, 8), channels)
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_sixteen_bits_of_colour_in_a_tiff_file_are_a_picture(channels):
+    """Of which Pillow reads eight, and lays what is transparent over white."""
+    values = np.full((4, 6, channels), 0x40FF, np.uint16)
+    values[..., 3:] = 0xFFFF
+    content = cv2.imencode(".tiff", values)[1].tobytes()
+    np.testing.assert_array_equal(decode(content, 3), np.full((4, 6, 3), 0x40))

@@ -172,17 +172,19 @@ def test_an_error_of_reading_comes_when_its_chunk_is_asked_for():
 
 
 def test_closing_reads_no_more():
-    go, asked = threading.Event(), []
+    go, asked, ended = threading.Event(), [], []
 
     def read(chunk):
         asked.append(chunk)
         if chunk:
             go.wait(LIMIT_SECONDS)
+            ended.append(chunk)
         return []
 
     ahead = ReadAhead(most=1, stride=1, stop=1000)
     ahead.take(0, read)
     ahead.close()
+    assert not ended, "what is on its way is not waited for"
     go.set()
     for chunk in (2, 5):
         with pytest.raises(DataError, match="have been closed"):
