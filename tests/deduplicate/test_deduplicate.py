@@ -130,7 +130,7 @@ def test_a_place_may_name_a_split(text, expected):
     [
         (["--perceptual_distance=13"], "must be from 0 to 12"),
         (["--output=/missing/folder/list"], "--output=/missing/folder/list cannot be written"),
-        (["--output=."], " cannot be written"),
+        (["--output=."], " cannot be written.\n"),
         (["--against=folder:/missing"], "no such folder"),
         (["--against=digits@extra"], "no split 'extra'"),
     ],

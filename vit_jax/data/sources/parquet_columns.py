@@ -95,13 +95,14 @@ def read_labels(paths: Sequence[str], layout: Layout) -> Labels:
     import pyarrow.compute as pc  # Takes a fifth of a second, and few commands need it.
 
     words: dict[str, int] = {}
-    parts, counts, first = [], [], None
+    parts, counts = [], []
+    first: pa.DataType | None = None
     for path, column in zip(paths, _read_columns(paths, layout.label), strict=True):
         where = f"{path}: column {layout.label}"
         if column.null_count:
             row = int(np.flatnonzero(column.is_null())[0])
             raise DataError(f"{path}: row {row:,} has no label in column {layout.label}.")
-        first = first or column.type
+        first = column.type if first is None else first
         if _form(column.type) != _form(first):
             raise DataError(f"{where} is {column.type}, but {first} in {paths[0]}.")
         if _form(column.type)[0]:
