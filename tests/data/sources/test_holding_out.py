@@ -139,6 +139,11 @@ def test_a_fold_of_a_folder(tmp_path, data, caplog):
     assert "images are held out for it, a fraction of 0.25 (hash)." in caplog.text
 
 
+@pytest.mark.parametrize("fold", ["", "1/2", "2/2", "1/5", "5/5", "9999/9999"])
+def test_what_is_a_fold(fold):
+    assert is_fold(fold)
+
+
 @pytest.mark.parametrize(
     "fold", ["0/5", "6/5", "1/1", "1", "a/b", "-1/5", "1/5/2", "1/99999", 0.2, 0, None, ()]
 )
