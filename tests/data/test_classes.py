@@ -102,6 +102,7 @@ def test_several_are_read_at_once():
         ("abc", "xbc", "missing: a; new: x"),
         ("abc", "acb", "class 1 was 'b' and is 'c'"),
         ("ab", "abb", "class 2 was None and is 'b'"),
+        ("ab", "ab", "not at all"),
     ],
 )
 def test_the_difference_of_two_lists(before, now, expected):

@@ -90,7 +90,8 @@ def test_more_examples_than_an_index_counts_are_refused():
         check_size("tar:x", 3_000_000_000)
 
 
-def test_the_config_says_how_training_examples_are_loaded():
+def test_the_config_says_how_training_examples_are_loaded(monkeypatch):
+    monkeypatch.setattr("jax.process_count", lambda: 2)  # The batch is that of all processes.
     config = tiny.get_config()
     dataset = Dataset(Numbered(1000), None, 1000, 2, ("even", "odd"))
     positions = np.arange(100)
@@ -244,7 +245,9 @@ def advice(caplog, source, **keys):
 
 def test_advice_on_requests_is_of_the_source_and_the_cache(caplog):
     assert "Pack them into shards" in advice(caplog, StoredFiles())
-    assert "data.shuffle=blocks 32 neighbours" in advice(caplog, Stored())
+    told = advice(caplog, Stored())
+    assert "digits: with data.shuffle=global each image is a request" in told
+    assert "data.shuffle=blocks 32 neighbours" in told
     assert advice(caplog, Stored(), shuffle="blocks") == ""
     decoded_gib = 5050 * 8 * 3 / 2**30
     for source in (Stored(), StoredFiles()):

@@ -10,10 +10,10 @@ from vit_jax.data.evaluation_data import EvaluationData
 from vit_jax.errors import UserError
 
 
-def opened(eval_split="", class_names=(), **evaluator):
+def opened(eval_split="", class_names=(), run_source="digits", **evaluator):
     """What an evaluator of a run on the digits opens."""
     config = default_config().data
-    config.update(source="digits", eval_split=eval_split)
+    config.update(source=run_source, eval_split=eval_split)
     data = EvaluationData(config, None, (8, 8, 1), class_names, 10, 8, None)
     return data.open(**evaluator)
 
@@ -39,3 +39,8 @@ def test_they_name_it(arguments, message):
 def test_classes_that_differ_name_the_source_they_are_of():
     with pytest.raises(ClassesDifferError, match=r"^digits: class 0 of the data, '0', is not"):
         opened(class_names=tuple("abcdefghij"))
+
+
+def test_what_names_a_key_is_left():
+    with pytest.raises(UserError, match=r"^config.data.source='nosuch:x': unknown kind"):
+        opened(eval_split="a", run_source="nosuch:x")

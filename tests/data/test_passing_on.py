@@ -11,6 +11,7 @@ from tests.calls import recorded
 from tests.data.example_sources import Numbered
 from tests.states import mesh_of
 from vit_jax.data import dataset, evaluation_data
+from vit_jax.data.classes import ClassesDifferError
 from vit_jax.data.dataset import check_classes, of_source, open_dataset, train_order
 from vit_jax.data.evaluation_data import EvaluationData, Split
 from vit_jax.data.images.picture import Decoding
@@ -87,7 +88,9 @@ def test_classes_that_a_model_can_hold(wanted, found, several, error, caplog):
             check_classes(config, found, several)
     assert bool(caplog.records) == (wanted > found)
     if several and error is ConfigError:
-        with pytest.raises(error, match="num_classes=12"):
+        with pytest.raises(
+            error, match="num_classes=12: its images have targets for the 2 of 'dig"
+        ):
             of_source(config, NUMBERS, None, (4, 8, 1))
 
 
@@ -99,7 +102,9 @@ def test_the_order_keeps_neighbours_together_only_if_asked():
     assert (order.num_examples, order.seed, order.block) == (50, 3, 1)
     config.data.shuffle = "blocks"
     assert train_order(config, data).block == 32
-    asked = []
+    config.seed = 0
+    assert train_order(config, data).seed == 0, "a seed as any other"
+    config.seed, asked = 3, []
     balance = types.SimpleNamespace(draws=(1, 2), order=lambda seed: asked.append(seed) or "ORDER")
     data.balance = balance
     assert train_order(config, data) == "ORDER"
@@ -134,7 +139,7 @@ def test_as_many_as_allowed_may_be_unreadable():
     split = Split(Numbered(8), data, "SKIPPING")
     assert split.count_skipped(8) == {"skipped": 0}
     assert split.count_skipped(6) == {"skipped": 2}
-    with pytest.raises(DataError, match=r"3 of 8 evaluation examples cannot be read"):
+    with pytest.raises(DataError, match=r"3 of 8 evaluation examples .*max_skipped=0.25:"):
         split.count_skipped(5)
     assert Split(Numbered(8), data, None).count_skipped(5) == {}
 
@@ -211,3 +216,38 @@ def test_only_training_leaves_examples_out(monkeypatch, tmp_path):
     assert len(names()) == 7
     data.max_eval_examples = 0
     assert len(names()) == 20
+
+
+@pytest.mark.parametrize(("own_classes", "label"), [(False, 5), (True, 1)])
+@pytest.mark.parametrize("training", [False, True])
+def test_labels_are_the_models_whatever_is_done_with_them(
+    monkeypatch, own_classes, label, training
+):
+    recorded(monkeypatch, evaluation_data, "open_source", Numbered(9))
+    data = dataclasses.replace(
+        make_data(), num_classes=7, class_names=("even", *"abcd", "odd", "e")
+    )
+    split = data.open(own_classes=own_classes, training=training)
+    assert split.source[3].label == label
+
+
+def test_parts_of_examples_with_several_classes_have_no_labels_at_hand():
+    assert Slices(((SETS, range(2)),)).labels is None
+    plain = Labelled(4, np.array([3, 2, 1, 0]))
+    assert Slices(((plain, range(1, 4)), (plain, range(2)))).labels.tolist() == [2, 1, 0, 3, 2]
+    assert Slices(((plain, range(2)), (Labelled(4), range(1)))).labels is None
+    numbers = Slices(((NUMBERS, range(2, 3)), (NUMBERS, range(2)))).labels
+    assert numbers.values.tolist() == [[5, 6], [1, 2], [3, 4]]
+
+
+def test_numbers_to_predict_are_as_many_as_the_models(monkeypatch):
+    recorded(monkeypatch, evaluation_data, "open_source", NUMBERS)
+    for count in (2, 1, 3):
+        data = dataclasses.replace(make_data(source="x:y"), num_classes=count)
+        if count == 2:
+            assert data.open().source is NUMBERS
+            continue
+        message = f"^x:y: the model predicts {count} numbers, the data has 2: even, odd"
+        with pytest.raises(ClassesDifferError, match=message):
+            data.open()
+        assert data.open(own_classes=True).source is NUMBERS

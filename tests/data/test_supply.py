@@ -53,7 +53,15 @@ class Local:
     [
         (costs(read=2), Remote, {}, ["data.shuffle=blocks", "a local disk", "data.cache_gib=1"]),
         (costs(read=2), Remote, {"shuffle": "blocks"}, ["a local disk", "data.cache_gib=1"]),
-        (costs(decode=2, decoded_bytes=4e6), Local, {}, ["shorter_side=256", "data.cache_gib=5"]),
+        (
+            costs(decode=2, decoded_bytes=4e6),
+            Local,
+            {"source": "tar:S", "data_dir": "D", "train_split": "T"},
+            [
+                "python -m vit_jax.prepare --source=tar:S --output=DIR --shorter_side=256, smaller",
+                "data.cache_gib=5",
+            ],
+        ),
         (
             costs(decode=2, decoded_bytes=9e6),
             Local,
@@ -87,7 +95,9 @@ def test_what_helps(monkeypatch, measured, source, keys, expected):
         assert part in remedy
 
 
-def test_a_look_measures_a_few_images_of_the_run(tmp_path):
+def test_a_look_measures_a_few_images_of_the_run(tmp_path, monkeypatch):
+    """By this thread's own time, which a busy machine does not change."""
+    monkeypatch.setattr(supply.time, "perf_counter", supply.time.thread_time)
     for index in range(4):
         path = tmp_path / "ab"[index % 2] / f"{index}.jpg"
         path.parent.mkdir(exist_ok=True)
@@ -174,3 +184,16 @@ def test_hosts_meet_before_what_may_fail_on_one(monkeypatch):
     with pytest.raises(DataError, match="broken"):
         supply.look_at(*dataset_of(Chunked()))
     assert met == ["met", "failed"]
+
+
+def test_the_rows_of_a_chunk_are_of_this_processs_part_of_a_batch(monkeypatch):
+    """Threads of this process alone by default, where workers are none."""
+    monkeypatch.setattr(supply.pipeline, "num_cores", lambda: 2)
+    monkeypatch.setattr(supply.pipeline, "default_workers", lambda: 5)
+    monkeypatch.setattr(supply.jax, "process_count", lambda: 4)
+    config, data = dataset_of(Chunked(), num_workers=0)
+    for batch_size, rows in ((64, 8), (12, 2), (2, 1)):
+        config.batch_size = batch_size
+        assert supply._chunk_rows(config, data) == rows
+    config.data.num_workers = -1
+    assert supply._num_threads(config, data) == 5 * 2

@@ -90,6 +90,7 @@ def test_nothing_readable_is_an_error(data, capsys):
     for path in (data / "test").rglob("*.*"):
         path.write_bytes(b"")
     assert run(data, f"--against=folder:{data}") == 2
+    assert f"folder:{data}: none of its 2 images can be read." in capsys.readouterr().err
     assert not (data / "out.txt").exists()
 
 
@@ -107,6 +108,8 @@ def test_other_sources(data):
         == 0
     )
     assert (data / "o").read_text().startswith("# python")
+    list_ = deduplicate.parse_flags(["--source=a", "--against=b", "--output=memory://x/list"])
+    assert list_.output == "memory://x/list", "a store's is no path"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +130,7 @@ def test_a_place_may_name_a_split(text, expected):
     [
         (["--perceptual_distance=13"], "must be from 0 to 12"),
         (["--output=/missing/folder/list"], "--output=/missing/folder/list cannot be written"),
+        (["--output=."], " cannot be written.\n"),
         (["--against=folder:/missing"], "no such folder"),
         (["--against=digits@extra"], "no split 'extra'"),
     ],
@@ -140,7 +144,7 @@ def test_progress_is_logged(data, monkeypatch, caplog):
     monkeypatch.setattr(deduplicate, "LOG_SECONDS", -1)
     logging.getLogger("vit_jax").addHandler(caplog.handler)
     run(data, f"--against=folder:{data}")
-    assert f"folder:{data}@train: 3 of 4 images." in caplog.text
+    assert f"folder:{data}@train: 4 of 4 images." in caplog.text
 
 
 def test_fingerprints_do_not_depend_on_threads(data):
@@ -180,3 +184,65 @@ def test_of_several_matches_the_same_pixels_then_the_fewest_bits_then_the_first(
     found = deduplicate.find_matches(examples, [first, second], 6)
     told = {index: (match.name, match.bits) for index, match in found.items()}
     assert told == {0: ("0.png of B", -1), 1: ("10.png of B", 0), 2: ("20.png of A", 0)}
+
+
+def test_sources_and_pictures_are_read_as_the_flags_say(data, monkeypatch):
+    opened = []
+
+    def open_source(config, split, **options):
+        opened.append((config.source, config.data_dir, split))
+        return SimpleNamespace(name_of=str)
+
+    limits = []
+
+    def read(origin, source, how):
+        limits.append(how.max_bytes)
+        return deduplicate.Images(origin, [1], np.zeros(1, int), np.zeros((1, SIZE), np.uint64))
+
+    monkeypatch.setattr(deduplicate, "open_source", open_source)
+    monkeypatch.setattr(deduplicate, "read_fingerprints", read)
+    monkeypatch.setattr(deduplicate, "find_matches", lambda *given: {})
+    flags = ["--split=train[:5]", "--against=tfds:x@dev", "--data_dir=D"]
+    assert run(data, *flags, "--max_image_gib=0.25") == run(data, *flags) == 0
+    assert opened == 2 * [(f"folder:{data}", "D", "train[:5]"), ("tfds:x", "D", "dev")]
+    assert limits == [2**28] * 2 + [2**30] * 2
+
+
+def test_names_that_are_not_utf8_are_written_as_they_are(tmp_path):
+    source = SimpleNamespace(name_of=lambda index: "caf\udce9.jpg")
+    images = deduplicate.Images("x", source, np.arange(3), np.zeros((3, SIZE), np.uint64))
+    path = str(tmp_path / "list")
+    matches = {2: deduplicate.Match("b of y", 5), 0: deduplicate.Match("a of y", -1)}
+    deduplicate.write_list(path, "the command", images, matches)
+    assert (tmp_path / "list").read_bytes().splitlines() == [
+        b"# the command",
+        b"caf\xe9.jpg\tsame pixels as a of y",
+        b"caf\xe9.jpg\t5 of 64 bits from b of y",
+    ]
+
+
+def test_what_a_test_set_cannot_give_is_told_by_the_exit_code(data, monkeypatch, capsys):
+    (data / "test" / "china" / "bad.png").write_bytes(b"text")
+    assert run(data, f"--against=folder:{data}") == 1
+    (data / "test" / "china" / "bad.png").unlink()
+    decode = deduplicate.decode
+
+    def refuse(image, *given):
+        if len(image) == len((data / "test" / "flower" / "8.jpg").read_bytes()):
+            raise OSError("no pixels")
+        return decode(image, *given)
+
+    monkeypatch.setattr(deduplicate, "decode", refuse)
+    assert run(data, f"--against=folder:{data}") == 1
+    told = f"Left aside: test/flower/8.jpg of folder:{data}: no pixels"
+    assert told in capsys.readouterr().err
+
+
+def test_a_list_that_cannot_be_written(data, monkeypatch, capsys):
+    def refuse(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(deduplicate.storage, "write", refuse)
+    assert run(data, f"--against=folder:{data}") == 2
+    told = f"--output={data}/out.txt cannot be written ([Errno 28] No space left on device)."
+    assert told in capsys.readouterr().err

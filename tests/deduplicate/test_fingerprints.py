@@ -1,11 +1,13 @@
 import io
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from tests.data.pictures import encode
+from vit_jax.data.images import area as resizing
 from vit_jax.data.images.picture import decode
 from vit_jax.deduplicate.fingerprints import MARGINS, SIZE, fingerprint, nearest, same
 
@@ -111,3 +113,30 @@ def test_the_nearest_equals_comparing_all_pairs(limit):
     np.testing.assert_array_equal(places, np.where(near, expected.argmin(1), -1))
     np.testing.assert_array_equal(bits, np.where(near, expected.min(1), 255))
     assert near.sum() >= 3
+
+
+def test_a_hash_is_of_the_lowest_frequencies_of_the_grey_picture():
+    """By the transform's definition; each margin is cut off the rows and the columns by their own."""
+    generator = np.random.default_rng(3)
+    image = cv2.resize(generator.integers(0, 256, (9, 7, 3), np.uint8), (160, 320))  # 320 rows.
+    grey = image @ np.array([0.299, 0.587, 0.114])
+    cosines = np.cos(np.pi * np.outer(np.arange(8), 2 * np.arange(32) + 1) / 64)
+    cosines[0] /= np.sqrt(2)
+    found = fingerprint(image)[1:]
+    for number, (rows, columns) in enumerate([(0, 0), (8, 4), (16, 8)]):
+        part = grey[rows : 320 - rows, columns : 160 - columns]
+        small = resizing.resize_by_area(part[..., np.newaxis].astype(np.float32), (32, 32))[..., 0]
+        frequencies = cosines @ small @ cosines.T
+        expected = (frequencies > np.median(frequencies)).ravel()
+        bits = np.unpackbits(np.array([found[number]], ">u8").view(np.uint8))
+        assert (bits != expected).sum() <= 2  # Its pixels are rounded on the way.
+
+
+def test_the_ends_of_hashes():
+    """One colour has no frequency but the lowest; and a hash may be all ones."""
+    plain = fingerprint(np.full((40, 30, 3), 90, np.uint8))
+    assert set(plain[1:].tolist()) == {1 << 63}
+    ones = np.full((1, SIZE), (1 << 64) - 1, np.uint64)
+    others = np.array([[0] * SIZE, [(1 << 64) - 6] * SIZE], np.uint64)
+    places, bits = nearest(ones, others, 4)
+    assert (places.tolist(), bits.tolist()) == ([1], [2])

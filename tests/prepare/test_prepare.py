@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
+from tests.data.pictures import encode_npy
 from tests.runs import ROOT
 from vit_jax import storage
 from vit_jax.config import default_config
@@ -98,9 +99,9 @@ def resized(photographs, tmp_path_factory):
     return folder
 
 
-def prepare_small(photographs, folder, *flags):
+def prepare_small(photographs, folder, *flags, size=8):
     """Shards of 8 images, whatever these need."""
-    original, prepare.shard_size = prepare.shard_size, lambda needs, mib: 8
+    original, prepare.shard_size = prepare.shard_size, lambda needs, mib: size
     try:
         source = f"--source=folder:{photographs}"
         return run(source, f"--output={folder}", "--shorter_side=64", *flags)
@@ -138,7 +139,8 @@ def test_what_is_finished_stays_and_the_rest_has_the_same_bytes(photographs, res
     ):
         (folder / name).unlink()
     (folder / "train-00003-of-00004.tar").write_bytes(b"half of it")
-    assert prepare_small(photographs, folder, "--num_workers=1") == 0
+    # What images need is measured anew, and may differ: shards are as large as those before.
+    assert prepare_small(photographs, folder, "--num_workers=1", size=5) == 0
     assert contents(folder) == contents(resized)
     assert kept.stat().st_ino == inode
 
@@ -177,12 +179,15 @@ def test_an_image_that_cannot_be_read(photographs, tmp_path, on_error):
     flags = (f"--source=folder:{tmp_path / 'photos'}", f"--output={tmp_path / 'shards'}")
     flags += ("--num_workers=1", f"--on_error={on_error}", "--config.data.held_out_fraction=0")
     if on_error == "raise":
-        with pytest.raises(DataError, match=r"train/b/1\.jpg cannot be read: .*--on_error=skip"):
+        with pytest.raises(
+            DataError, match=r"^train: train/b/1\.jpg cannot be read: .*--on_error=skip"
+        ):
             run(*flags)
         return
     assert run(*flags) == 1
     unreadable = json.loads((tmp_path / "shards" / "shards.json").read_text())["unreadable"]
     assert list(unreadable) == ["train/b/1.jpg"]
+    assert unreadable["train/b/1.jpg"].startswith("cannot decode the image (")
     assert len(opened(f"tar:{tmp_path / 'shards'}")) == 5
 
 
@@ -197,6 +202,8 @@ def test_formats(name, mark, grey):
     Image.fromarray(pixels[..., 0] if grey else pixels).save(file, "PNG")
     written = Rewriting(80, name)(file.getvalue())
     assert written.content.startswith(mark)
+    if name in ("jpeg", "png"):  # WebP has no grey.
+        assert Image.open(io.BytesIO(written.content)).mode == ("L" if grey else "RGB")
     decoded = decode(written.content, pixels.shape[2])
     assert decoded.shape == (80, 120, pixels.shape[2])
     expected = Image.fromarray(pixels.squeeze()).resize((120, 80), Image.Resampling.BICUBIC)
@@ -206,7 +213,8 @@ def test_formats(name, mark, grey):
 def test_what_an_image_keeps():
     """Small JPEGs stay as they are, EXIF turns what is written anew, arrays become PNG."""
     small = jpeg(CHINA[:50])
-    assert Rewriting(64, "jpeg")(small) == (small, ".jpg")
+    for side in (64, 50, 200, 240):  # Of 50 rows and 240 columns none is to be less.
+        assert Rewriting(side, "jpeg")(small) == (small, ".jpg")
     exif = Image.Exif()
     exif[0x0112] = 6
     turned = Rewriting(64)(jpeg(CHINA, exif=exif))
@@ -214,8 +222,12 @@ def test_what_an_image_keeps():
     array = Rewriting()(CHINA)
     assert array.extension == ".png"
     assert (decode(array.content, 3) == CHINA).all()
+    assert Rewriting()(CHINA[..., :1]).extension == ".png"
     values = np.zeros((4, 4, 7), np.float32)
     assert Rewriting()(values).extension == ".npy"
+    raw = encode_npy(CHINA)
+    assert Rewriting(0, "raw")(raw) == Rewriting()(raw) == (raw, ".npy")
+    assert decode(Rewriting(32, "raw")(raw).content, 3).shape == (32, 48, 3)
     with pytest.raises(DataError, match="of no known format"):
         Rewriting()(b"not an image")
 
@@ -250,6 +262,8 @@ def test_several_labels(tmp_path):
         (["--quality=101"], "--quality=101"),
         (["--config.batch_size=3"], r"--config\.batch_size=3: only --config\.data\.KEY"),
         (["--split=tset"], "--split=tset: .* has only train, val"),
+        (["--config.data.decode=slow"], r"config\.data\.decode=.*must be"),
+        (["--config.model.image_size=3"], r"--config\.model\.image_size=3: only --config"),
     ],
 )
 def test_mistakes(photographs, tmp_path, flags, message):
@@ -299,3 +313,30 @@ def test_the_quality_is_the_encoders(name):
     sizes = [len(Rewriting(0, name, quality)(pixels).content) for quality in (40, 90, 98)]
     assert sizes[0] < 0.7 * sizes[1]
     assert sizes[1] < 0.7 * sizes[2]
+
+
+def test_one_split_of_several_may_be_written(photographs, tmp_path):
+    folder = tmp_path / "some"
+    source, one = f"--source=folder:{photographs}", "--num_workers=1"
+    assert run(source, f"--output={folder}", "--split=val", one) == 0
+    assert sorted(path.name for path in folder.glob("*.tar")) == ["val-00000-of-00001.tar"]
+
+
+def test_what_a_config_leaves_out_of_training_is_left_out_of_training_alone(photographs):
+    overrides = ["data.train_split=train[:20]", "data.max_train_examples=7"]
+    config = prepare.read_config(f"folder:{photographs}", overrides)
+    found = prepare.open_splits(config, None)
+    assert {name: len(source) for name, source in found.items()} == {"train": 7, "val": 6}
+    whole = opened(f"folder:{photographs}")
+    first = {whole.name_of(index) for index in range(20)}
+    assert {found["train"].name_of(index) for index in range(7)} <= first
+
+
+def test_splits_that_shards_cannot_be_called_by_are_left_out(photographs, tmp_path, caplog):
+    for name in ("train", "val"):
+        (tmp_path / name).symlink_to(photographs / name)
+    (tmp_path / "extra").symlink_to(photographs / "val")
+    config = prepare.read_config(f"folder:{tmp_path}", [])
+    assert list(prepare.open_splits(config, None)) == ["train", "val"]
+    assert "Left out, as tar shards have no such splits: extra; take one as another" in caplog.text
+    assert list(prepare.open_splits(config, ["val"])) == ["val"]

@@ -5,11 +5,23 @@ import argparse
 import numpy as np
 import pytest
 
+from vit_jax import storage
 from vit_jax.data.sources.examples import Example
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.prepare import __main__ as prepare
+from vit_jax.prepare import shards
 from vit_jax.prepare.__main__ import Estimate
-from vit_jax.prepare.shards import Part, Record, Sample, _label_file, shuffled
+from vit_jax.prepare.images import Rewriting
+from vit_jax.prepare.shards import (
+    Making,
+    Part,
+    Record,
+    Sample,
+    _label_file,
+    make_shard,
+    read_record,
+    shuffled,
+)
 
 SOURCE = range(23)
 
@@ -64,9 +76,15 @@ def test_what_shards_depend_on(tmp_path, monkeypatch):
     prepare.begin(str(tmp_path), plan, [Part("train", source, 2), Part("val", source, 3)])
     assert prepare.read_plan(str(tmp_path), plan) == {"train": 2, "val": 3}
     assert (tmp_path / "classes.json").read_text() == '[\n "b",\n "a"\n]'
-    for key, value in {"shorter_side": 255, "quality": 81, "splits": {"train": "d1"}}.items():
+    others = {"shorter_side": 255, "quality": 81, "splits": {"train": "d1"}, "on_error": "raise"}
+    for key, value in {**others, "format": "", "shard_mib": 4}.items():
         with pytest.raises(DataError, match=f"made otherwise: {key} differ"):
             prepare.read_plan(str(tmp_path), {**plan, key: value})
+    (tmp_path / "prepare.json").write_text('{"shard_sizes": {"train": 2}, "quality": 80}')
+    with pytest.raises(
+        DataError, match=f"{tmp_path} holds .*: format, on_error, shard_mib, shorter_"
+    ):
+        prepare.read_plan(str(tmp_path), plan)
     (tmp_path / "prepare.json").write_text("{}")
     with pytest.raises(DataError, match=r"prepare\.json cannot be read"):
         prepare.read_plan(str(tmp_path), plan)
@@ -122,7 +140,8 @@ def test_the_end(tmp_path, capsys, caplog):
     records = [Record("b.tar", 1000, 2_000_000, {"y": "why"}), Record("a.tar", 500, 10**9, {})]
     assert prepare.finish(str(tmp_path), [Part("train", source, 1)], records) == 1
     assert "1,500 images of 3 classes in 2 shards, 1 GB." in capsys.readouterr().out
-    assert "1 images were left out" in caplog.text
+    told = f"1 images were left out, as they cannot be read: {tmp_path}/shards.json has their"
+    assert told in caplog.text
     listed = prepare.json.loads((tmp_path / "shards.json").read_text())
     assert listed == {
         "wids_version": 1,
@@ -133,6 +152,42 @@ def test_the_end(tmp_path, capsys, caplog):
         "unreadable": {"y": "why"},
     }
     assert prepare.finish(str(tmp_path), [Part("train", source, 1)], records[1:]) == 0
+
+
+def test_a_record_stands_for_a_shard_that_is_there(tmp_path, monkeypatch):
+    """It is written after the shard, and counts only while that has as many bytes."""
+    image = np.full((4, 6, 3), 7, np.uint8)
+    examples = [Example(image, number, f"x/{number}.png") for number in (3, 1)]
+    source = type("Listed", (list,), {"fetch": lambda self, at: [self[n] for n in at]})(examples)
+    making = Making([Part("train", source, 1)], str(tmp_path), Rewriting(), skip=False)
+    write = storage.write
+    monkeypatch.setattr(storage, "write", lambda path, content: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make_shard(making, making.parts[0], 1)
+    assert list(tmp_path.iterdir()) == []
+    written = []
+    monkeypatch.setattr(
+        storage, "write", lambda path, content: (written.append(str(path)), write(path, content))
+    )
+    made = make_shard(making, making.parts[0], 1)
+    name = "train-00001-of-00002.tar"
+    assert written == [f"{tmp_path}/{name}", f"{tmp_path}/records/{name}.json"]
+    assert (made.name, made.num_images) == (name, 1)
+    assert made.num_bytes == (tmp_path / name).stat().st_size
+    assert read_record(str(tmp_path), name) == made
+    with open(tmp_path / name, "ab") as shard:
+        shard.write(b"x")
+    assert read_record(str(tmp_path), name) is None
+    (tmp_path / name).unlink()
+    assert read_record(str(tmp_path), name) is None
+
+
+@pytest.mark.parametrize("content", ["", "[", "[]", "{}", '{"name": "x", "num_images": 1}'])
+def test_what_is_no_record(tmp_path, content):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "a.tar.json").write_text(content)
+    (tmp_path / "a.tar").write_bytes(b"")
+    assert read_record(str(tmp_path), "a.tar") is None
 
 
 def test_flags_and_their_defaults():
@@ -146,5 +201,63 @@ def test_flags_and_their_defaults():
         "on_error": "raise",
     }
     assert prepare.parse_flags(["--source=a", "--output=b"])[0].quality == 90
-    with pytest.raises(ConfigError, match="--quality=101: must be from 1 to 100"):
-        prepare.parse_flags(["--source=a", "--output=b", "--quality=101"])
+    for flag, message in {
+        "--quality=101": "--quality=101: must be from 1 to 100",
+        "--quality=0": "--quality",
+        "--format=gif": "--format.*'gif'",
+        "--on_error=stop": "--on_error.*'stop'",
+        "--num_workers=0": "--num_workers",
+        "--shard_mib=0": "--shard_mib",
+        "--shorter_side=0": "--shorter_side",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            prepare.parse_flags(["--source=a", "--output=b", flag])
+    for name in ("jpeg", "webp", "png", "raw"):
+        assert (
+            prepare.parse_flags(["--source=a", "--output=b", f"--format={name}"])[0].format == name
+        )
+
+
+def test_without_a_plan_nothing_counts_as_finished(tmp_path, monkeypatch):
+    """Records of another plan may lie there."""
+    records = {name: Record(name, 1, 2, {}) for name in ("train-00001-of-00003.tar",)}
+    monkeypatch.setattr(prepare, "read_record", lambda folder, name: records.get(name))
+    wanted = [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert prepare.find_finished("x", PARTS, started=False) == ([], wanted)
+    wanted.remove((0, 1))
+    assert prepare.find_finished("x", PARTS, started=True) == ([*records.values()], wanted)
+
+
+def test_a_worker_ends_with_its_parent_and_at_once_by_an_interrupt(monkeypatch):
+    called = []
+    monkeypatch.setattr(shards.signal, "signal", lambda *given: called.append(given))
+    monkeypatch.setattr(shards, "end_with_parent", lambda: called.append("ends"))
+    monkeypatch.setattr(shards, "_making", ["before"])
+    monkeypatch.setattr(shards, "make_shard", lambda *given: given)
+    making = Making(PARTS, "x", Rewriting(), skip=False)
+    shards._begin(making)
+    assert called == [(shards.signal.SIGINT, shards.signal.SIG_DFL), "ends"]
+    assert shards._make_in_worker(1, 0) == (making, PARTS[1], 0)
+
+
+def test_what_an_image_needs_is_by_those_that_can_be_read(monkeypatch):
+    times = iter([10.0, 14.0, 20.0])
+    monkeypatch.setattr(prepare.time, "perf_counter", lambda: next(times))
+
+    class Half(list):
+        def name_of(self, index):
+            return f"x/{index}"
+
+    made = {0: Sample(0, "", {".jpg": bytes(100)}), 2: Sample(2, "", {".jpg": bytes(600)})}
+
+    def samples(source, positions, rewriting):
+        assert positions == range(min(64, len(source)))
+        return [made.get(position, ("x", OSError())) for position in positions]
+
+    monkeypatch.setattr(prepare, "samples", samples)
+    assert prepare.estimate(Half(range(8)), None) == Estimate((1024 + 1536) / 2, 4.0 / 8)
+    made.clear()
+    first = shuffled(range(100), range(1))[0]
+    message = f"None of 64 images can be read, the first is x/{first}"
+    with pytest.raises(DataError, match=message):
+        prepare.estimate(Half(range(100)), None)

@@ -26,6 +26,21 @@ def test_lossless_formats(file_format):
     np.testing.assert_array_equal(decode(content, 3), image)
 
 
+def test_formats_that_pillow_reads_and_does_not_write():
+    image = random_image(5, 4)
+    planes = image.transpose(2, 0, 1).tobytes()
+    photoshop = b"8BPS" + struct.pack(">H6xHIIHH", 1, 3, 5, 4, 8, 3) + bytes(12 + 2) + planes
+    rows = image[..., ::-1].tobytes()  # Blue first, in rows of an even number of bytes.
+    sun = struct.pack(">8I", 0x59A66A95, 4, 5, 24, len(rows), 1, 0, 0) + rows
+    for content in (photoshop, sun):
+        np.testing.assert_array_equal(decode(content, 3), image)
+
+
+def test_floats_in_memory_have_no_range_of_their_own():
+    with pytest.raises(DataError, match="floating-point pixels have no agreed range: say which"):
+        decode(Image.fromarray(np.float32([[0.5]])), 1)
+
+
 def test_jpeg():
     content = encode(smooth_image(32, 48), "JPEG", quality=95)
     expected = cv2.cvtColor(cv2.imdecode(np.frombuffer(content, np.uint8), -1), cv2.COLOR_BGR2RGB)
@@ -97,7 +112,7 @@ def test_fewer_bits_of_colour_are_not_guessed():
     rows = 6 * (b"\0" + 5 * 6 * b"\x0f")
     content = make_png(6, 5, rows, bits=16)
     assert decode(content, 3).max() == 15
-    with pytest.raises(DataError, match="convert it to 8 bits"):
+    with pytest.raises(DataError, match=r"not the 12 of bit_depth: convert it to 8 bits"):
         decode(content, 3, Decoding(bit_depth=12))
     assert decode(encode(random_image()), 3, Decoding(bit_depth=12)).max() > 200, "8 bits are 8"
 
@@ -172,6 +187,11 @@ def test_arrays():
     for bad in (image.astype(np.float32), image[..., 0], image[..., :2]):
         with pytest.raises(DataError, match=r"expected uint8|it has 2 channels"):
             decode(bad, 3)
+    message = (
+        r"an image array is float32 \[30, 40, 3\]; expected uint8 .* with 1 channels, or floats"
+    )
+    with pytest.raises(DataError, match=message):
+        decode(image.astype(np.float32), 1)
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])
@@ -239,7 +259,8 @@ def claim(file_format: str, side: int) -> bytes:
 def test_a_small_file_of_many_pixels_is_refused_unread(file_format, side, monkeypatch):
     content = claim(file_format, side)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
-    with pytest.raises(DataError, match=rf"{side:,}×{side:,} pixels.*raise max_image_gib=1"):
+    told = rf"{side:,}×{side:,} pixels, {side**2 / 2**28:.2f} GiB: .*raise max_image_gib=1:"
+    with pytest.raises(DataError, match=rf"file of {len(content):,} bytes with {told}"):
         decode(content, 3)
 
 

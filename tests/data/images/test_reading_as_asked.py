@@ -32,14 +32,24 @@ def test_grey_of_sixteen_bits_is_turned(dtype):
     np.testing.assert_array_equal(found, np.rot90(expected, -1))
 
 
-def test_a_tiff_of_values_is_turned():
+@pytest.mark.parametrize(
+    ("told", "upright"),
+    [
+        (6, lambda values: np.rot90(values, -1)),
+        (8, np.rot90),
+        (1, np.array),
+        (9, np.array),  # It means nothing.
+        (0, np.array),
+    ],
+)
+def test_a_tiff_of_values_is_turned(told, upright):
     values = random_image(3, 5, 2)
     content = encode_tiff(values)
     # The number of rows in a strip is no news to a file of one: its tag becomes the orientation.
     entry = struct.pack("<HHII", 278, 4, 1, 3)
     assert content.count(entry) == 1
-    content = content.replace(entry, struct.pack("<HHII", 274, 4, 1, 6))
-    np.testing.assert_array_equal(decode(content, 2), np.rot90(values, -1))
+    content = content.replace(entry, struct.pack("<HHII", 274, 4, 1, told))
+    np.testing.assert_array_equal(decode(content, 2), upright(values))
 
 
 def test_the_limit_is_that_of_files_of_values_too():
@@ -142,3 +152,34 @@ def test_values_of_twelve_bits_each_are_not_read_as_bytes():
     assert content.count(entry) == 1
     assert tiff.read_layout(content).dtype == np.dtype("<u2")
     assert tiff.read_layout(content.replace(entry, struct.pack("<HHII", 258, 3, 1, 12))) is None
+
+
+@pytest.mark.parametrize("lists", [[8, 16], [1, 2]])
+def test_channels_of_several_kinds_are_not_read_as_one(lists):
+    """Bits, or the kind of numbers, that differ between two channels."""
+    content = encode_tiff(random_image(3, 5, 2))
+    assert tiff.read_layout(content).channels == 2
+    at = content.rindex(struct.pack("<II", *[lists[0]] * 2))  # The kinds come last.
+    other = content[: at + 4] + struct.pack("<I", lists[1]) + content[at + 8 :]
+    assert tiff.read_layout(other) is None
+
+
+@pytest.mark.parametrize(
+    ("tag", "value"),
+    [(262, 0), (262, 3), (262, 5), (259, 6), (259, 7)],  # White is 0, palette, CMYK; JPEG.
+)
+def test_tiff_files_whose_values_are_not_what_they_say(tag, value):
+    content = encode_tiff(random_image(3, 5, 1)[..., None])
+    assert tiff.read_layout(content).channels == 1
+    entry = struct.pack("<HHII", tag, 4, 1, 1)
+    assert content.count(entry) == 1
+    assert tiff.read_layout(content.replace(entry, struct.pack("<HHII", tag, 4, 1, value))) is None
+
+
+def test_bits_of_more_values_than_there_are_are_not_looked_at():
+    content = encode_tiff(random_image(3, 5, 3))
+    entry = struct.pack("<HHII", 277, 4, 1, 3)
+    two = content.replace(entry, struct.pack("<HHII", 277, 4, 1, 2))
+    at = two.index(struct.pack("<III", 8, 8, 8))
+    odd = two[: at + 8] + struct.pack("<I", 3) + two[at + 12 :]
+    assert tiff.read_layout(odd).dtype == np.uint8

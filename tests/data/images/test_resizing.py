@@ -267,6 +267,34 @@ def test_great_reductions_of_raw_pixels_are_left_to_pillow(data):
     np.testing.assert_array_equal(found, pillow(image, (50, 50), (0, 0, 425, 425), "bilinear"))
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_the_filter_sees_what_lies_beyond_a_box(interpolation):
+    """On each side of it, as Pillow's does."""
+    image = np.full((90, 100, 3), 255, np.uint8)
+    image[20:60, 30:80] = 0
+    found = resample(image, (10, 10), (20, 30, 40, 50), interpolation)
+    expected = pillow(image, (10, 10), (20, 30, 40, 50), interpolation)
+    for edge in (np.s_[0], np.s_[-1], np.s_[:, 0], np.s_[:, -1]):
+        assert expected[edge].min() > 15
+        assert np.abs(found[edge].astype(int) - expected[edge]).max() < 10
+
+
+def test_reductions_of_eight_times_are_our_filters(data, monkeypatch):
+    """Of what is left after decoding to an eighth; Pillow makes greater ones."""
+    asked, made = [], resizing.resample
+    monkeypatch.setattr(
+        resizing, "resample", lambda *given: asked.append(given[1:3]) or made(*given)
+    )
+    content = encode(photograph(200, 320), "JPEG")
+    raw = open_picture(encode_npy(photograph(200, 320)), 3)
+    for picture, factor in ((open_picture(content, 3), 64), (raw, 8)):
+        for side, count in ((192, 1), (193, 0)):
+            size = (4, 192 // factor)
+            resizer(data)(picture, size, (0, 5, 2 * factor, side))
+            assert len(asked) == count
+            asked.clear()
+
+
 # ---------------------------------------------------------------------------- the references'
 
 

@@ -139,8 +139,10 @@ np.lib.format.write_array(VERSION_3, np.zeros((2, 2)), version=(3, 0))
         (encode_npy(NAN), 5, Decoding(value_range=(0.0, 1.0)), "20 of its 20 values are not finite"),
         (encode_npy(np.zeros(4)), 1, Decoding(), r"float64 \[4\]; expected numbers"),
         (encode_npy(np.zeros((2, 2), complex)), 1, Decoding(), "complex128"),
+        (encode_npy(np.zeros((0, 4, 3), np.uint8)), 3, Decoding(), r"with uint8 \[0, 4, 3\]; expected"),
+        (encode_npy(np.zeros((1, 2, 3, 1))), 1, Decoding(), r"float64 \[1, 2, 3, 1\]; expected"),
         (VERSION_3.getvalue(), 1, Decoding(), "version 3"),
-        (encode_npy(values_of("uint8", 5))[:-9], 5, Decoding(), "cannot decode the image"),
+        (encode_npy(values_of("uint16", 5))[:-9], 5, Decoding(), "image .it ends 9 bytes too early"),
         (encode_tiff(values_of("uint8", 5))[:40], 5, Decoding(), "damaged TIFF file"),
         (encode_tiff(values_of("uint16", 5))[:8] + bytes(900), 5, Decoding(), "damaged TIFF file"),
         (encode_tiff(values_of("uint8", 5)), 5, Decoding(max_bytes=100), "more than it may take"),
@@ -232,3 +234,12 @@ def test_augmentations_of_colours_refuse_other_pixels(data, name, channels, dtyp
     data.update(augmentation=f"{name} | random_erasing", dtype=dtype)
     with pytest.raises(ConfigError, match=f"{name} is for grey and RGB of 8 bits"):
         train_transform(data, (8, 8), channels)
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_sixteen_bits_of_colour_in_a_tiff_file_are_a_picture(channels):
+    """Of which Pillow reads eight, and lays what is transparent over white."""
+    values = np.full((4, 6, channels), 0x40FF, np.uint16)
+    values[..., 3:] = 0xFFFF
+    content = cv2.imencode(".tiff", values)[1].tobytes()
+    np.testing.assert_array_equal(decode(content, 3), np.full((4, 6, 3), 0x40))

@@ -385,7 +385,11 @@ def test_a_list_of_files_that_is_gone_is_named():
             errno.ENOSPC,
             r"\(No space left on device\): /dev/shm is too small; .*num_workers, 0 for none",
         ),
-        (errno.EMFILE, r"\(Too many open files\): .*ulimit -n"),
+        (errno.EMFILE, r"\(Too many open files\): allow more open files \(ulimit -n\), or set"),
+        (
+            errno.ENFILE,
+            r"in system\): allow the machine more open files \(sysctl fs.file-max\), or",
+        ),
     ],
 )
 def test_what_worker_processes_run_out_of_is_named(number, advice):
@@ -414,3 +418,34 @@ def test_a_thread_decodes_for_each_core(monkeypatch, num_threads, cores, process
     monkeypatch.setattr(pipeline, "num_cores", lambda: cores)
     loading = Loading(Source(), None, Order(1, None), 1, num_threads=num_threads)
     assert pipeline.num_threads_of(loading, processes) == expected
+
+
+def test_closing_the_batches_closes_what_loads_them_at_once():
+    """Not when Python happens to collect it."""
+    closed = []
+
+    def chunks():
+        try:
+            while True:
+                yield {"label": [1], "index": [2], "mask": [True], "image": [[3.5]], "unread": []}
+        finally:
+            closed.append(True)
+
+    loaded = chunks()  # Held here, too.
+    gathered = pipeline._gather(loaded, 2, None, None)
+    assert next(gathered)["image"].tolist() == [[3.5], [3.5]]
+    assert not closed
+    gathered.close()
+    assert closed
+
+
+def halves(image):
+    return image.astype(np.float32) / 2
+
+
+def test_floats_stay_floats_where_threads_put_them_together():
+    loaded = host_batches(loading(Numbered(9), halves, 8, None, num_threads=2), np.arange(8))
+    first, last = loaded
+    assert first["image"].ravel().tolist() == [index / 2 for index in range(8)]
+    assert last["image"].ravel().tolist() == [4.0] * 8
+    assert first["image"].dtype == np.float32

@@ -124,6 +124,8 @@ def test_chunks_that_become_larger_are_fewer_at_once(monkeypatch):
     ahead = ReadAhead(most=4, stride=1, stop=1000)
     for chunk in range(60):
         ahead.take(chunk, read)
+        if chunk == 50:  # One of the last four that were taken is enough.
+            assert ahead._next == 54
     drained(ahead)
     assert sorted(asked) == list(range(60 + 2))
     ahead.close()
@@ -172,17 +174,19 @@ def test_an_error_of_reading_comes_when_its_chunk_is_asked_for():
 
 
 def test_closing_reads_no_more():
-    go, asked = threading.Event(), []
+    go, asked, ended = threading.Event(), [], []
 
     def read(chunk):
         asked.append(chunk)
         if chunk:
             go.wait(LIMIT_SECONDS)
+            ended.append(chunk)
         return []
 
     ahead = ReadAhead(most=1, stride=1, stop=1000)
     ahead.take(0, read)
     ahead.close()
+    assert not ended, "what is on its way is not waited for"
     go.set()
     for chunk in (2, 5):
         with pytest.raises(DataError, match="have been closed"):
@@ -202,6 +206,22 @@ def test_a_copy_for_a_worker_process_begins_anew():
     assert 9 not in asked
     ahead.close()
     copy.close()
+
+
+def test_worker_processes_share_the_cores_and_the_chunks(monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def read_ahead_of(most, stride, stop):
+        raise Asked(most, stride, stop)
+
+    monkeypatch.setattr(pipeline, "num_cores", lambda: 7)
+    monkeypatch.setattr(pipeline, "ReadAhead", read_ahead_of)
+    given = loading(Remote(640), no_noise, 96, None, num_workers=3)
+    with pytest.raises(Asked) as asked:
+        host_batches(given, np.arange(96), start=1, stop=5)
+    # Two cores for each of three processes; 4 batches of a chunk for each of their six threads.
+    assert asked.value.args == (32, 3, 4 * 6)
 
 
 def test_cores_say_how_many_chunks_are_asked_for():

@@ -3,6 +3,7 @@ import pickle
 import struct
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -47,6 +48,14 @@ def test_digits_split_is_stratified_and_fixed(data):
     assert np.abs(np.bincount(test.labels) - totals * 360 / 1797).max() < 1
     # A checksum of the test labels in their order: no later version may draw another split.
     assert int((test.labels * np.arange(1, 361)).sum()) == 298658
+
+
+def test_digits_say_what_to_install(data, monkeypatch):
+    data.source = "digits"
+    for spec in (None, types.SimpleNamespace(origin=None)):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, spec=spec: spec)
+        with pytest.raises(DataError, match="reads scikit-learn's file: install scikit-learn"):
+            open_split(data)
 
 
 def test_digits_do_not_import_scikit_learn():
@@ -124,12 +133,23 @@ def test_idx_counts_differ(idx, data):
 
 @pytest.mark.parametrize(
     "damage",
-    ["truncated gzip", "no gzip", "short", "long", "magic", "empty", "no rows", "dimensions"],
+    [
+        "truncated gzip",
+        "damaged gzip",
+        "no gzip",
+        "short",
+        "long",
+        "magic",
+        "empty",
+        "no rows",
+        "dimensions",
+    ],
 )
 def test_idx_damaged(idx, damage):
     packed, plain = idx / "train-images-idx3-ubyte.gz", idx / "t10k-images-idx3-ubyte"
     path, content = {
         "truncated gzip": (packed, packed.read_bytes()[:-12]),
+        "damaged gzip": (packed, packed.read_bytes()[:10] + b"\xff" * 40),
         "no gzip": (packed, b"<html>Not found</html>"),
         "short": (plain, plain.read_bytes()[:-1]),
         "long": (plain, plain.read_bytes() + b"\0"),
@@ -139,7 +159,15 @@ def test_idx_damaged(idx, damage):
         "dimensions": (plain, b"\0\0\x08\xff" + bytes(4 * 255)),
     }[damage]
     path.write_bytes(content)
-    with pytest.raises(DataError, match=str(path)):
+    told = {
+        "short": r"promises shape \(2, 3, 2\), but 11 values follow",
+        "long": r"promises shape \(2, 3, 2\), but 13 values follow",
+        "no rows": r"promises shape \(20, 0, 4\), but 0 values follow",
+        "magic": "it starts with 0x00000d03, expected",
+        "empty": "it starts with 0x, expected",
+        "no gzip": r"cannot be read \(Not a gzipped file",
+    }.get(damage, "")
+    with pytest.raises(DataError, match=f"{path}: .*{told}"):
         read_idx(path)
 
 
@@ -174,6 +202,14 @@ def test_fake_has_the_size_of_the_configured_part(data):
     assert len(open_split(data, data.eval_split, num_classes=2)) == 20
 
 
+def test_fake_has_slices_where_no_size_is_configured(data):
+    data.source, data.train_split, data.eval_split = "fake", "train[:75%]", "train[80%:]"
+    assert len(open_split(data, data.train_split, num_classes=2)) == 768
+    assert len(open_split(data, data.eval_split, num_classes=2)) == 1024 - 819
+    data.eval_split, data.num_eval_examples = "", 9
+    assert len(open_split(data, "", num_classes=2)) == 9
+
+
 def test_fake_images_of_a_class_do_not_repeat_soon(data):
     data.source, data.num_classes = "fake", 2
     data.num_train_examples = 2000
@@ -198,3 +234,15 @@ def test_sources_are_picklable(source, data, request):
     copy = pickle.loads(pickle.dumps(opened))
     assert len(copy) == len(opened)
     np.testing.assert_array_equal(copy[3].image, opened[3].image)
+
+
+def test_idx_of_colours_and_with_dots_in_their_names(tmp_path, data):
+    """As some copies of MNIST and of sets made like it are."""
+    images = np.arange(4 * 3 * 2 * 3, dtype=np.uint8).reshape(4, 3, 2, 3)
+    write_idx(tmp_path / "train-images.idx4-ubyte", images)
+    write_idx(tmp_path / "train-labels.idx1-ubyte", np.array([0, 1, 1, 0]))
+    data.source = f"idx:{tmp_path}"
+    np.testing.assert_array_equal(open_split(data)[2].image, images[2])
+    write_idx(tmp_path / "train-images.idx4-ubyte", images[..., None])
+    with pytest.raises(DataError, match=r"not an IDX file of unsigned bytes|expected .N, height"):
+        open_split(data)

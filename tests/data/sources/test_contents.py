@@ -56,7 +56,7 @@ def test_other_names_are_looked_into_and_the_rest_is_counted(tmp_path, data, cap
     for name, kind in (("IMG_0001", "JPEG"), ("2.download", "PNG"), ("3.jpg_large", "WEBP")):
         PIXELS.save(tmp_path / "a" / name, kind)
     PIXELS.save(tmp_path / "a" / "thumbnail.txt", "PNG")
-    write(tmp_path, "stray.jpg", "stray.txt")
+    write(tmp_path, "stray.jpg", "stray.txt", ".DS_Store", "Thumbs.db")
     with caplog.at_level(logging.INFO, "vit_jax"):
         found = names_in(data, tmp_path)
     assert found == {"a/IMG_0001", "a/2.download", "a/3.jpg_large", "b/1.jpg"}
@@ -196,3 +196,54 @@ def test_capital_letters_of_a_name_do_not_matter():
     assert contents.is_image("a.JPG")
     assert contents.is_array("a.NPY")
     assert not contents.is_array("._a.npy"), "of another system"
+
+
+def test_all_runs_are_named(tmp_path, caplog):
+    write(tmp_path, "a/1/model.json", "a/2/model.json", "a/3.jpg")
+    walk = Walk(str(tmp_path))
+    assert list(walk.images_below("a")) == ["a/3.jpg"]
+    walk.report("HERE")
+    (message,) = caplog.messages
+    assert message.startswith("HERE: folders that hold runs or exports, which are no data: ")
+    assert sorted(message.rpartition(": ")[2].split(", ")) == ["a/1", "a/2"]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    ["checkpoints", "metrics.jsonl", "compilation_cache", "pytorch_model.bin", "x.safetensors"],
+)
+def test_what_makes_a_folder_with_a_config_a_run(beside):
+    assert holds_run({"config.json", beside})
+    assert not holds_run({"other.json", beside})
+    assert holds_run({"model.json"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".x", "@eaDir", "#recycle", "#snapshot", "@Recycle", "@Recently-Snapshot", "@tmp"),
+        *("@sharebin", "$RECYCLE.BIN", "RECYCLER", "System Volume Information", "Thumbs.db"),
+        *("desktop.ini", "__MACOSX", "Network Trash Folder", "Temporary Items", "lost+found"),
+        "__pycache__",
+    ],
+)
+def test_what_systems_keep_for_themselves(name):
+    assert contents.is_system(name)
+    assert contents.is_system(name.upper())
+    assert not contents.is_system(f"my {name}")
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [
+        *(".txt", ".json", ".jsonl", ".csv", ".tsv", ".xml", ".yaml", ".yml", ".md", ".html"),
+        *(".cls", ".npy", ".npz", ".mat", ".pkl", ".pt", ".zip", ".tar", ".gz", ".mp4", ".avi"),
+        *(".pdf", ".py"),
+    ],
+)
+def test_what_lies_beside_pictures_in_large_numbers_is_not_opened(monkeypatch, extension):
+    monkeypatch.setattr(contents, "_is_image_inside", lambda path: True)
+    walk = Walk("x")
+    assert not walk._is_image(f"x/1{extension}", f"1{extension}", arrays=False)
+    assert walk._is_image("x/1.other", "1.other", arrays=False)
+    assert (dict(walk.ignored), dict(walk.by_content)) == ({extension: 1}, {".other": 1})

@@ -238,3 +238,12 @@ def test_a_folder_gives_its_first_images(folder, exclude, data):
     exclude(everything[0])
     data.max_train_examples = 2
     assert names(open_split(data)) == everything[1:3]
+
+
+def test_numbers_to_predict_have_no_classes_to_lose(tmp_path, exclude, data, caplog):
+    (tmp_path / "list.csv").write_text("path,target\na.jpg,1.5\nb.jpg,2.5\nc.jpg,0.5\n")
+    data.source, data.held_out_fraction = f"manifest:{tmp_path}/list.csv", 0.0
+    everything = names(open_split(data))
+    exclude(everything[1])
+    assert names(open_split(data)) == [everything[0], everything[2]]
+    assert not caplog.records

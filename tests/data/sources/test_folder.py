@@ -196,8 +196,9 @@ def test_no_classes(tmp_path, data, files):
 
 def test_one_class(tmp_path, data):
     write_class(tmp_path, "cat")
-    with pytest.raises(DataError, match=r"at least 2 class folders .* found cat;"):
+    with pytest.raises(DataError, match=r"at least 2 class folders .* found cat;") as caught:
         open_split(data, tmp_path)
+    assert "taken for a split" not in str(caught.value)
 
 
 def test_a_class_only_in_evaluation(tmp_path, data):
@@ -219,3 +220,14 @@ def test_real_files_decode(tmp_path, data):
         image = decode(example.image, 3)
         assert image.shape == (5, 7, 3)
         assert (image == (10, 200)[example.label]).all()
+
+
+def test_an_evaluation_split_without_images(tmp_path, data):
+    write_class(tmp_path, "train/cat")
+    write_class(tmp_path, "train/dog")
+    (tmp_path / "val" / "cat").mkdir(parents=True)
+    message = (
+        rf"{tmp_path}/val/: need at least 1 class folders with images, found none; .* val/ is taken"
+    )
+    with pytest.raises(DataError, match=message):
+        open_split(data, tmp_path, "")

@@ -134,9 +134,19 @@ def test_a_fold_of_a_folder(tmp_path, data, caplog):
     assert np.bincount(train.labels).tolist() == [4, 4]
     assert np.bincount(validation.labels).tolist() == [2, 2]
     assert "4 of its 12 images are held out for it, fold 2/3 (stratified)." in caplog.text
+    data.update(fold="", held_out_fraction=0.25, holding_out="hash")
+    open_split(data, "")
+    assert "images are held out for it, a fraction of 0.25 (hash)." in caplog.text
 
 
-@pytest.mark.parametrize("fold", ["0/5", "6/5", "1/1", "1", "a/b", "-1/5", "1/5/2", "1/99999", 0.2])
+@pytest.mark.parametrize("fold", ["", "1/2", "2/2", "1/5", "5/5", "9999/9999"])
+def test_what_is_a_fold(fold):
+    assert is_fold(fold)
+
+
+@pytest.mark.parametrize(
+    "fold", ["0/5", "6/5", "1/1", "1", "a/b", "-1/5", "1/5/2", "1/99999", 0.2, 0, None, ()]
+)
 def test_what_is_no_fold(fold):
     assert not is_fold(fold)
     if isinstance(fold, str):

@@ -40,6 +40,7 @@ DESCRIBED = {
     "README.md": b"""---
 configs:
 - config_name: small
+  default: false
   data_files:
   - split: train
     path: a/tr-*
@@ -69,13 +70,16 @@ def stored(hub_server):
     return sum(path.startswith("/store/") for path in hub_server.asked())
 
 
-def test_files_of_the_repository(hub_server, data):
+def test_files_of_the_repository(hub_server, data, caplog):
     """Splits by the files' names; only the files of a split are fetched, and each once."""
     hub_server.add("owner/pets", PLAIN, kind="dataset")
     data.source = "hf:owner/pets"
     assert images(data, "test") == [(10, 0)]
     assert stored(hub_server) == 1
-    assert images(data) == [(0, 0), (1, 1), (2, 1)]
+    with caplog.at_level("INFO"):
+        assert images(data) == [(0, 0), (1, 1), (2, 1)]
+    told = "hf:owner/pets: 2 files of split train, fetched unless they are in the cache."
+    assert told in caplog.messages
     assert images(data, "train[-1:]+test") == [(2, 1), (10, 0)]
     assert stored(hub_server) == 3
     source = open_source(data, "train", image_size=(4, 4), channels=3, num_classes=0)
@@ -114,7 +118,10 @@ def test_the_hubs_conversion(hub_server, data):
     assert images(data) == [(0, 0), (1, 1)]
     assert images(data, "test") == [(7, 1)]
     data.source = "hf:owner/pets"
-    with pytest.raises(DataError, match=r"several configurations; there are one, two: name one"):
+    with pytest.raises(
+        DataError,
+        match=r"pets has several configurations; there are one, two: .*hf:owner/pets:one\.",
+    ):
         images(data)
     data.source = "hf:owner/pets:three"
     with pytest.raises(DataError, match="no configuration three; there are one, two"):
@@ -130,11 +137,55 @@ def test_nothing_that_can_be_read(hub_server, data):
         images(data)
     hub_server.add("owner/pets", {"images.zip": b"PK"}, kind="dataset", revision="v1")
     data.source = "hf:owner/pets@v1"
-    with pytest.raises(DataError, match="the Hub converts the branch main only"):
+    with pytest.raises(
+        DataError, match="hf:owner/pets@v1 has no Parquet files; the Hub converts the"
+    ):
         images(data)
     data.source = "hf:pets"
     with pytest.raises(ConfigError, match="write hf:OWNER/NAME"):
         images(data)
+
+
+@pytest.mark.parametrize(
+    "files", ["'*.csv'", "['*.csv', 'x/*']", "[{split: train, path: '*.csv'}]"]
+)
+def test_a_configuration_without_parquet_files_is_the_hubs_conversion(hub_server, data, files):
+    """Though another has some: what README.md names is of another kind."""
+    card = f"---\nconfigs:\n- config_name: tables\n  data_files: {files}\n---\n"
+    own = {"README.md": card.encode(), "other/train-0.parquet": table(50, [1])}
+    hub_server.add("owner/pets", own, kind="dataset")
+    data.source, data.held_out_fraction = "hf:owner/pets:tables", 0.0
+    message = "has no Parquet files of configuration tables, and none that the Hub has converted"
+    with pytest.raises(DataError, match=message):
+        images(data)
+    converted = {"tables/train/0000.parquet": table(3, [1, 0])}
+    hub_server.add("owner/pets", converted, kind="dataset", revision=CONVERTED)
+    assert images(data) == [(3, 1), (4, 0)]
+
+
+def test_a_conversion_without_files(hub_server, data):
+    for revision in ("main", CONVERTED):
+        hub_server.add("owner/pets", {"x.zip": b""}, kind="dataset", revision=revision)
+    data.source = "hf:owner/pets"
+    message = r"owner/pets has no Parquet files, and the Hub's conversion, refs.*, holds none\."
+    with pytest.raises(DataError, match=message):
+        images(data)
+
+
+@pytest.mark.parametrize(
+    "head", ["configs: [", "- a list", "configs: text", "configs: [{config_name: x}]", ""]
+)
+def test_a_head_that_describes_nothing_leaves_the_files_names(hub_server, data, head, caplog):
+    """YAML that cannot be read is told; then folders are configurations."""
+    card = f"---\n{head}\n---\n".encode()
+    files = {"README.md": card, "x/train-0.parquet": table(3, [1]), "test.parquet": table(8, [0])}
+    hub_server.add("owner/pets", files, kind="dataset")
+    data.source, data.held_out_fraction = "hf:owner/pets:x", 0.0
+    assert images(data) == [(3, 1)]
+    data.source = "hf:owner/pets"  # Files in no folder are the default's.
+    assert images(data, "test") == [(8, 0)]
+    told = "hf:owner/pets: the head of README.md cannot be read: " in caplog.text
+    assert told == (head in ("configs: [", "- a list"))
 
 
 def test_revisions_offline_and_private_ones(hub_server, data, monkeypatch):
@@ -185,6 +236,9 @@ def test_globs(pattern, name, matches):
         ({"data_files": [{"split": "all", "path": "*/y-*"}]}, {"all": ["en/y-test.parquet"]}),
         ({"data_files": [{"split": 1, "path": "y-*"}]}, {}),
         ({"data_files": ["x-*", "**/x-*"]}, {"train": ["x-train.parquet", "en/x-train.parquet"]}),
+        ({"data_files": [{"split": 1, "path": "z*"}]}, {"1": ["z.parquet"]}),
+        ({"data_dir": None, "data_files": "z*"}, {"train": ["z.parquet"]}),
+        ({"data_files": ["none-*"]}, {}),
     ],
 )
 def test_files_of_a_configuration(described, expected):
@@ -194,3 +248,13 @@ def test_files_of_a_configuration(described, expected):
     assert {split: sorted(files) for split, files in found.items()} == {
         split: sorted(files) for split, files in expected.items()
     }
+
+
+def test_what_is_wrong_with_labels_names_the_data_set(hub_server, data):
+    """And the only folder is the configuration that is meant."""
+    files = {"x/train-0.parquet": table(0, [0, 1]), "x/test-0.parquet": table(7, [1, -1])}
+    hub_server.add("owner/pets", files, kind="dataset")
+    data.source = "hf:owner/pets"
+    assert images(data) == [(0, 0), (1, 1)]
+    with pytest.raises(DataError, match=r"^hf:owner/pets, test: row 1 has the label -1"):
+        images(data, "test")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.example_sources import Numbered
+from vit_jax.data.sources import label_reading
 from vit_jax.data.sources.examples import Example
 from vit_jax.data.sources.label_reading import read_labels
 from vit_jax.errors import DataError
@@ -62,3 +63,27 @@ def test_an_example_with_several_classes_is_named(tmp_path):
     with pytest.raises(DataError, match="no 0 has several"):
         read_labels(Several(3), "x", str(tmp_path))
     assert not [*tmp_path.iterdir()]
+
+
+def test_progress_is_logged_every_ten_seconds(monkeypatch, caplog):
+    times = iter([100.0, 110.0, 111.0, 111.0, 115.0, 121.5, 121.5])
+    monkeypatch.setattr(label_reading.time, "monotonic", lambda: next(times))
+    with caplog.at_level("INFO"):
+        assert list(label_reading._with_progress(iter([3, 1, 4, 1]), 7000)) == [3, 1, 4, 1]
+    assert caplog.messages == [
+        "Read the classes of 2 of 7,000 examples.",
+        "Read the classes of 4 of 7,000 examples.",
+    ]
+
+
+def test_labels_that_cannot_be_kept_are_read_all_the_same(tmp_path, caplog):
+    (tmp_path / "file").write_text("no folder")
+    for directory in (str(tmp_path / "file"), ""):
+        with caplog.at_level("INFO"):
+            found = read_labels(Recorded(1009), "x", directory)
+        assert np.array_equal(found, expected(1009))
+        told = "x: classes stand in the 1,009 examples themselves, which are read for them once."
+        assert told in caplog.messages
+    (message,) = (record.getMessage() for record in caplog.records if record.levelno >= 30)
+    assert message.startswith("config.data.index_dir: ")
+    assert message.endswith(": they are read again next time.")

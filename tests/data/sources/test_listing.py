@@ -66,12 +66,20 @@ def test_a_split_has_the_hashes_of_the_same_folder_by_itself(tmp_path):
     np.testing.assert_array_equal(np.sort(below.hashes), np.sort(alone.hashes))
 
 
-def test_an_index_spares_the_listing(tmp_path, scans, index_dir):
+def test_an_index_spares_the_listing(tmp_path, scans, index_dir, caplog):
     root = write_classes(tmp_path / "data")
-    first = list_classes(root, "", index_dir)
+    with caplog.at_level(logging.INFO, "vit_jax"):
+        first = list_classes(root, "", index_dir)
+    (message,) = caplog.messages
+    assert message.startswith(f"{root}/: 6 images in 2 class folders listed in 0.")
+    caplog.clear()
     forget(index_dir)
-    second = list_classes(root, "", index_dir)
+    with caplog.at_level(logging.INFO, "vit_jax"):
+        second = list_classes(root, "", index_dir)
+        list_classes(root, "", index_dir)
     assert len(scans) == 1
+    told = f"{root}/: 6 images, by the index in {index_dir}."
+    assert caplog.messages == ([told] if index_dir else []), "once, and nothing of removing it"
     assert list(second.files) == list(first.files)
     assert list(second.class_names) == ["cat", "dog"]
     np.testing.assert_array_equal(second.labels, [name.startswith("dog") for name in first.files])
@@ -147,7 +155,7 @@ def test_a_folder_that_may_still_change_gets_no_index(tmp_path, scans, index_dir
 
 
 @pytest.mark.parametrize(
-    "damage", ["cut", "empty", "missing", "pickle", "other", "short", "no class"]
+    "damage", ["cut", "empty", "missing", "pickle", "other", "short", "no class", "times"]
 )
 def test_a_damaged_index_is_made_anew(tmp_path, scans, damage, caplog):
     root, index_dir = write_classes(tmp_path / "data"), tmp_path / "index"
@@ -163,6 +171,8 @@ def test_a_damaged_index_is_made_anew(tmp_path, scans, damage, caplog):
         np.save(file, np.zeros(7))
     elif damage == "short":
         np.save(index / "labels.npy", np.zeros(2, np.int32))
+    elif damage == "times":
+        np.save(index / "modified.npy", np.load(index / "modified.npy")[:-1])
     elif damage == "no class":
         np.save(index / "labels.npy", np.full(6, 2, np.int32))
     else:

@@ -98,6 +98,9 @@ def test_absolute_paths_and_urls(write, data, tmp_path):
         DataError, match=r"list\.csv:2: a URL of 'memory'.*gs, s3, https.*protocols"
     ):
         open_split(data)
+    data.protocols = ()
+    with pytest.raises(DataError, match=r"a manifest may name URLs of no kind\."):
+        open_split(data)
     data.protocols = ("memory",)
     source = open_split(data)
     assert {source[index].image for index in range(2)} == {b"remote", b"local"}
@@ -112,7 +115,8 @@ def test_absolute_paths_and_urls(write, data, tmp_path):
     ],
 )
 def test_a_manifest_leads_nowhere_else(write, data, url):
-    write(lines({"path": "1.jpg", "label": "a"}, {"path": url, "label": "b"}), "list.jsonl")
+    rows = [{"path": path, "label": "a"} for path in ("1.jpg", url, "2.jpg", url + "?x")]
+    write(lines(*rows), "list.jsonl")
     with pytest.raises(DataError, match=r"list\.jsonl:2: a URL of "):
         open_split(data)
 
@@ -196,6 +200,18 @@ def test_numbers_are_classes_as_they_are(write, data, text):
     assert source.class_names == ("0", "1", "2", "3")
     assert labels(source) == {"1": 0, "2": 3}
     assert open_split(data, num_classes=10).class_names == tuple("0123456789")
+    for num_classes in (2, 3):  # The model's, though the data has more.
+        line = 3 if text[0] == "p" else 2
+        with pytest.raises(DataError, match=f":{line}: the class '3' is none of the {num_classes}"):
+            open_split(data, num_classes=num_classes)
+
+
+def test_lines_without_anything_in_them(write, data):
+    write('\n{"path":"1","label":"b"}\n  \n{"path":"2","label":"a"}\n\n', "list.jsonl")
+    assert labels(open_split(data)) == {"1": 1, "2": 0}
+    write('\n{"path":"1","label":"b"}\n  \n[]\n', "list.jsonl")
+    with pytest.raises(DataError, match="jsonl:4: expected an object"):
+        open_split(data)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
@@ -231,6 +247,7 @@ def test_a_class_that_only_evaluation_has_is_named_with_its_line(write, data):
     with pytest.raises(DataError, match=r"list\.csv:4: the class 'cow'"):
         open_split(data, "")
     write("path,labels,split\n1,0;1,train\n2,1,train\n3,1;2,val\n")
+    assert sets(open_split(data)) == {"1": [1, 1], "2": [0, 1]}
     with pytest.raises(DataError, match=r"list\.csv:4: the class '2' is none of the 2 classes"):
         open_split(data, "")
 
@@ -265,6 +282,7 @@ def test_evaluation_alone_has_its_own_classes(write, data):
         ("path,label\n1,a\n\0,b\n", r"csv:3: path is '\\x00', expected the name of a file"),
         ("path,label\n1,0\n2,-1\n", "csv:3: label -1 is no class number"),
         ("path,label\n1,0\n2,20261128\n", "csv:3: label 20261128 is no class number"),
+        ("path,label\n1,1048576\n", "label 1048576 is no class .* between 0 and 1,048,576"),
         (f"path,label\n1,0\n2,{'9' * 5000}\n", "csv:3: label 9+ is no class number"),
         ("path,labels\n1,\n2,\n", "at least 1 classes, found only none"),
         (b"path,label\n1,a\n\xff\xfe,b\n", "csv:3: this is no UTF-8 text"),
@@ -325,6 +343,7 @@ def test_other_files(write, data, tmp_path):
         ("path=p,label=breed,split=set", "p,breed,set"),
         ("label=breed,split=set", "path,breed,set"),
         ("label=breed,split=set", "file_name,breed,set"),
+        ("path=image,split=set", "image,label,set"),
         ("path={image},label=breed,split=set", "image,breed,set"),
     ],
 )
@@ -364,6 +383,14 @@ def test_several_labels_in_a_column_of_another_name(write, data, kind):
     assert sets(open_split(data)) == {"1.jpg": [1, 1], "2.jpg": [0, 0]}
 
 
+def test_a_line_without_any_column_is_named(write, data):
+    write("{}", "list.jsonl")
+    data.columns = "label=breed"
+    message = "label=breed: there is no column 'breed'; there are none"
+    with pytest.raises(DataError, match=rf"jsonl:1: config\.data\.columns: {message}\."):
+        open_split(data)
+
+
 def test_a_path_comes_before_a_file_name(write, data):
     write("file_name,path,label\nx,1.jpg,a\ny,2.jpg,b\n")
     assert labels(open_split(data)) == {"1.jpg": 0, "2.jpg": 1}
@@ -397,3 +424,33 @@ def test_beside_labels_a_column_called_target_is_one_of_the_others(write, data):
     source = open_split(data)
     assert (source.class_names, source.numeric) == (("cat", "dog"), False)
     assert labels(source) == {"a.jpg": 1, "b.jpg": 0}
+
+
+@pytest.mark.parametrize(
+    ("columns", "header", "names"),
+    [
+        ("", "path,target", ("target",)),
+        ("", "path,targets", ("target_0", "target_1")),
+        ("target=age", "path,age", ("age",)),
+        ("targets=box", "path,box", ("box_0", "box_1")),
+    ],
+)
+def test_what_numbers_to_predict_are_called(write, data, columns, header, names):
+    cells = ("1.5;2", "3;4") if len(names) == 2 else ("1.5", "3")
+    write(f"{header}\na.jpg,{cells[0]}\nb.jpg,{cells[1]}\n")
+    data.columns = columns
+    source = open_split(data)
+    assert source.class_names == names
+    found = {source.name_of(index): source.labels[index].tolist() for index in range(2)}
+    assert found == {"a.jpg": [1.5, 2][: len(names)], "b.jpg": [3, 4][: len(names)]}
+
+
+def test_a_list_that_cannot_be_read(write, data, monkeypatch):
+    path = write("path,label\n1.jpg,a\n2.jpg,b\n")
+
+    def refuse(file):
+        raise PermissionError(13, "Permission denied", file)
+
+    monkeypatch.setattr("vit_jax.storage.read", refuse)
+    with pytest.raises(DataError, match=rf"{path} cannot be read \(Permission denied\)"):
+        open_split(data)

@@ -53,6 +53,12 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     os.replace(tmp_path / "others.npy", tmp_path / "names.npy")
     with pytest.raises(ValueError, match="do not fit"):
         Names.open(str(tmp_path / "names"))
+    for suffix, dtype in (("", np.int8), ("_offsets", np.int32)):
+        Names.of(["x"] * 3).save(str(tmp_path / "names"))
+        path = tmp_path / f"names{suffix}.npy"
+        np.save(path, np.load(path).astype(dtype))
+        with pytest.raises(ValueError, match="do not fit"):
+            Names.open(str(tmp_path / "names"))
 
 
 def test_a_missing_image_is_named(tmp_path):

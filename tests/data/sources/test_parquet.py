@@ -14,7 +14,7 @@ from tests.data.example_sources import loading
 from vit_jax import storage
 from vit_jax.data.loading import pipeline
 from vit_jax.data.sources import parquet_values
-from vit_jax.data.sources.parquet_pages import read_runs
+from vit_jax.data.sources.parquet_pages import read_runs, read_struct
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import ConfigError, DataError
 
@@ -161,6 +161,8 @@ def test_packed_and_repeated_numbers():
     packed = bytes([0b00000011, 0b10001000, 0b11000110, 0b11111010])
     repeated = bytes([0b11011000, 0b00000100, 2])  # 300 << 1
     assert read_runs(packed + repeated, 3, 308).tolist() == [*range(8), *[2] * 300]
+    wide = bytes([5 << 1, 0x2C, 0x01, 2 << 1, 7, 0])  # Two bytes a number: 300 and 7.
+    assert read_runs(wide, 9, 7).tolist() == [*[300] * 5, 7, 7]
     assert read_runs(b"", 0, 3).tolist() == [0, 0, 0]
 
 
@@ -192,9 +194,9 @@ def test_lists_of_labels(tmp_path, data, labels):
     assert [source[row].label.tolist() for row in range(3)] == [[1, 1], [0, 0], [0, 1]]
 
 
-def test_lists_of_named_classes(tmp_path, data):
+@pytest.mark.parametrize("kind", [{"feature": CLASS, "_type": "List"}, [CLASS]])
+def test_lists_of_named_classes(tmp_path, data, kind):
     table = rows([png(1)] * 2, tags=pa.array([[2], [0, 1]]))
-    kind = {"feature": CLASS, "_type": "List"}
     table = table.replace_schema_metadata(features(image=IMAGE, tags=kind))
     pq.write_table(table, tmp_path / "train-0.parquet")
     data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
@@ -208,7 +210,7 @@ def test_columns_of_other_names(tmp_path, data):
         {
             "scan": [png(1), png(2)],
             "fine": [1, 0],
-            "more": pa.array([{"coarse": "x"}, {"coarse": "y"}]),
+            "more": pa.array([{"coarse": "x", "in": {"to": 2}}, {"coarse": "y", "in": {"to": 0}}]),
         }
     )
     pq.write_table(table, tmp_path / "train-0.parquet")
@@ -217,6 +219,8 @@ def test_columns_of_other_names(tmp_path, data):
         open_split(data)
     data.columns = "path=scan,label=more.coarse"
     assert open_split(data)[1][:2] == (png(2), 1)
+    data.columns = "path=scan,labels=more.in.to"
+    assert open_split(data).labels.tolist() == [2, 0]
     data.columns = "path=scan,label=nothing"
     with pytest.raises(DataError, match="no column nothing; there are scan, fine, more"):
         open_split(data)
@@ -226,6 +230,10 @@ def test_columns_of_other_names(tmp_path, data):
     data.columns = "path=scan,label=fine,split=set"
     with pytest.raises(ConfigError, match="the splits of Parquet files go by"):
         open_split(data)
+    for kind in ("target", "targets"):
+        data.columns = f"path=scan,{kind}=fine"
+        with pytest.raises(ConfigError, match=f": {kind} is of manifests; name path and label"):
+            open_split(data)
 
 
 @pytest.mark.parametrize("with_statistics", [False, True])
@@ -258,7 +266,10 @@ def test_a_path_of_a_protocol_that_is_not_allowed(tmp_path, data):
     table = pa.table({"image": ["ftp://host/a.png"], "label": [0]})
     pq.write_table(table, tmp_path / "train-0.parquet")
     data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
-    with pytest.raises(DataError, match="row 0 has a URL of 'ftp'"):
+    message = (
+        "row 0 has a URL of 'ftp' in column image; expected an image file, or a URL of gs, s3, http"
+    )
+    with pytest.raises(DataError, match=message):
         open_split(data)
 
 
@@ -314,11 +325,80 @@ def test_a_wrong_label_of_several_is_named_by_its_row(tmp_path, data):
         open_split(data)
 
 
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        ({"more": [1, 2]}, "train-1.parquet has no column label; there are image, more"),
+        ({"label": ["a", "b"]}, "column label is string, but int64 in .*train-0.parquet"),
+        ({"label": [[0], [1]]}, "column label is list<.*>, but int64 in .*train-0.parquet"),
+        ({"label": [0.5, 1.0]}, "train-1.parquet: column label is double; expected whole numbers"),
+        (
+            {"label": pa.array([0, None, None], pa.int64())},
+            "train-1.parquet: row 1 has no label in column label",
+        ),
+    ],
+)
+def test_a_later_file_whose_labels_are_others_is_named(tmp_path, data, later, message):
+    first = {"label": pa.array([0, 1], pa.int64())}
+    for number, columns in enumerate((first, later)):
+        count = len(next(iter(columns.values())))
+        pq.write_table(rows([png(1)] * count, **columns), tmp_path / f"train-{number}.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    with pytest.raises(DataError, match=message):
+        open_split(data)
+
+
+@pytest.mark.parametrize("labels", [[["x"], [], [None, "y"]], [[1, 0], [0], [None, 1]]])
+def test_a_list_with_a_label_that_is_none(tmp_path, data, labels):
+    pq.write_table(rows([png(1)] * 3, label=pa.array(labels)), tmp_path / "train-0.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    with pytest.raises(
+        DataError, match=r"train-0.parquet: row 2 has a label that is none in label"
+    ):
+        open_split(data)
+
+
+def test_a_later_file_without_the_images_or_some_of_them(tmp_path, data, held):
+    """Of the first file's column, whole images and single ones are absent in the second."""
+    pq.write_table(rows([png(1), png(2)], label=[0, 1]), tmp_path / "train-0.parquet")
+    images = [png(3), None, png(4)]
+    pq.write_table(rows(images, label=[1, 1, 0]), tmp_path / "train-1.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    found = list(open_split(data).fetch([3, 4, 1]))
+    assert str(found[0]) == f"{tmp_path}/train-1.parquet: row 1 has no image"
+    assert [(each.image, each.label) for each in found[1:]] == [(png(4), 0), (png(2), 1)]
+    absent = pa.table({"picture": [png(3)], "label": [1]})
+    pq.write_table(absent, tmp_path / "train-1.parquet")
+    with pytest.raises(DataError, match=r"train-1\.parquet has no column image\.bytes"):
+        open_split(data)
+
+
+def test_a_later_file_whose_images_are_of_another_kind(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(parquet_values, "IN_MEMORY", -1)
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    pq.write_table(pa.table({"image": [b"a"], "label": [0]}), tmp_path / "train-0.parquet")
+    for images in ([7], [[b"b"]]):
+        other = pa.table({"image": images, "label": [1]})
+        pq.write_table(other, tmp_path / "train-1.parquet")
+        with pytest.raises(DataError, match=r"train-1.parquet: column image.* no bytes|no column"):
+            open_split(data)
+
+
+@pytest.mark.parametrize("lacking", [None, ""])
+def test_a_row_without_a_path_is_named(tmp_path, data, lacking):
+    for number, names in enumerate((["a.png", "b.png"], ["c.png", lacking])):
+        table = pa.table({"image": pa.array(names, pa.string()), "label": [0, 1]})
+        pq.write_table(table, tmp_path / f"train-{number}.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    with pytest.raises(DataError, match=r"train-1.parquet: row 1 has no path in column image; exp"):
+        open_split(data)
+
+
 def test_a_class_that_the_training_split_lacks(tmp_path, data):
     for split, labels in (("train", ["a", "b"]), ("test", ["a", "c"])):
         pq.write_table(rows([png(1)] * 2, label=labels), tmp_path / f"{split}-0.parquet")
     data.source = f"parquet:{tmp_path}"
-    with pytest.raises(DataError, match="test has classes that the training split lacks: c"):
+    with pytest.raises(DataError, match="lacks: c; the training split has a, b"):
         open_split(data, "test")
 
 
@@ -346,9 +426,13 @@ def test_a_file_that_changed_since_it_was_indexed(tmp_path, data, monkeypatch):
 def test_large_compressed_pages_are_told(tmp_path, data, monkeypatch, caplog):
     monkeypatch.setattr(parquet_values, "IN_MEMORY", -1)
     monkeypatch.setattr(parquet_values, "_LARGE_PAGE", 1000)
-    pq.write_table(labelled(LARGE, [0, 1] * 20), tmp_path / "train-0.parquet")
+    large = [bytes([number]) * 150_000 for number in range(40)]  # Pages of a MB.
+    pq.write_table(labelled(large, [0, 1] * 20), tmp_path / "train-0.parquet", use_dictionary=False)
     data.source = f"parquet:{tmp_path}"
     open_split(data)
+    largest = pq.ParquetFile(tmp_path / "train-0.parquet").metadata.row_group(0).column(0)
+    told = f"{tmp_path}/train-0.parquet and others: images lie compressed in pages of up to "
+    assert f"{told}{largest.total_uncompressed_size / 1e6:.0f} MB" in caplog.text
     assert "--config.data.shuffle=blocks" in caplog.text
 
 
@@ -375,3 +459,159 @@ def test_the_same_rows_on_any_number_of_processes_and_after_a_resume(write, data
 def _decoded(image, rng):
     del rng
     return np.asarray(Image.open(io.BytesIO(image)))
+
+
+@pytest.mark.parametrize("said", ["{", "[1]", "null", '{"info": null}', '{"info": {}}', "3"])
+def test_metadata_that_says_nothing_of_columns(tmp_path, data, said):
+    table = rows([png(1)] * 2, label=pa.array([1, 0])).replace_schema_metadata(
+        {"huggingface": said}
+    )
+    pq.write_table(table, tmp_path / "train-0.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    assert open_split(data).class_names == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("described", "found"),
+    [
+        (("scan", "mask"), "which column is the image.* There are scan, mask: name it with"),
+        (("scan", "img"), "img"),
+        (("scan",), "scan"),
+        ((), "png"),
+    ],
+)
+def test_of_several_columns_of_images_one_is_meant(tmp_path, data, described, found):
+    """The usual name among those that the metadata describes; without any, among all."""
+    names = ["scan", "mask", "img", "png"] if described else ["scan", "mask", "png"]
+    table = pa.table({**{name: [name.encode()] for name in names}, "cls": [0]})
+    table = table.replace_schema_metadata(features(**dict.fromkeys(described, IMAGE)))
+    pq.write_table(table, tmp_path / "train-0.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    if "which" in found:
+        with pytest.raises(DataError, match=rf"train-0.parquet: {found} .*columns=path=COLUMN"):
+            open_split(data)
+    else:
+        assert open_split(data)[0].image == found.encode()
+
+
+def test_the_index_of_a_large_column_is_kept(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(parquet_values, "IN_MEMORY", -1)
+    pq.write_table(labelled([png(1)] * 2, [0, 1]), tmp_path / "train-0.parquet")
+    data.source, data.index_dir = f"parquet:{tmp_path}", str(tmp_path / "index")
+    open_split(data)
+    assert len(list((tmp_path / "index").iterdir())) == 1
+
+
+def test_a_file_without_rows_among_others(tmp_path, data, held):
+    for number, labels in enumerate(([0], [], [1, 2])):
+        table = labelled([png(3 + label) for label in labels], labels)
+        pq.write_table(table, tmp_path / f"train-{number}.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    source = open_split(data)
+    assert [example.image for example in source.fetch(range(3))] == [png(3), png(4), png(5)]
+    assert source.name_of(1) == "train-2.parquet/0"
+
+
+def test_what_is_just_small_enough_is_held_in_memory(tmp_path, data, monkeypatch):
+    pq.write_table(labelled([png(1)] * 2, [0, 1]), tmp_path / "train-0.parquet")
+    size = parquet_values._size(str(tmp_path / "train-0.parquet"), "image.bytes")
+    paths = [str(tmp_path / "train-0.parquet")] * 2
+    for limit, kind in ((2 * size, "ColumnInMemory"), (2 * size - 1, "ColumnInPages")):
+        monkeypatch.setattr(parquet_values, "IN_MEMORY", limit)
+        assert type(parquet_values.open_column(paths, "image.bytes", "")).__name__ == kind
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_damaged_pages_are_named(tmp_path, data, monkeypatch, compression, version):
+    """Bytes of the first pages are others: most are met when the file is indexed, none is a bug."""
+    monkeypatch.setattr(parquet_values, "IN_MEMORY", -1)
+    path, found = tmp_path / "train-0.parquet", []
+    options = {"compression": compression, "data_page_version": version, "use_dictionary": False}
+    pq.write_table(labelled(LARGE, [0, 1] * 20), path, **options)
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    content = path.read_bytes()
+    for start in range(4, 44):
+        path.write_bytes(content[:start] + b"\xff\xff\xff" + content[start + 3 :])
+        try:
+            list(open_split(data).fetch(range(40)))
+        except DataError as error:
+            found.append(str(error))
+    assert len(found) > 10
+    for message in found:
+        assert f"{path}" in message
+    assert any("the pages of image.bytes from byte 4 on are damaged (" in each for each in found)
+
+
+def test_of_many_columns_twenty_are_named(tmp_path, data):
+    table = pa.table({f"c{number}": [number] for number in range(25)})
+    pq.write_table(table, tmp_path / "train-0.parquet")
+    data.source, data.columns = f"parquet:{tmp_path}", "path=scan"
+    listed = ", ".join(f"c{number}" for number in range(20)) + ", …"
+    for columns, asked in (("path=scan,label=c1", "there are"), ("label=c1", "There are")):
+        data.columns = columns
+        with pytest.raises(DataError, match=f"{asked} {listed}"):
+            open_split(data)
+
+
+def test_names_of_columns_may_have_dots(tmp_path, data, held):
+    images = rows([png(3), png(4)])["image"]
+    columns = {"my.scan": images, "my.tag": ["b", "a"], "tag": pa.array([{"a.b": 1}, {"a.b": 0}])}
+    pq.write_table(pa.table(columns), tmp_path / "train-0.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    data.columns = "path=my.scan,label=my.tag"
+    assert [example[:2] for example in open_split(data).fetch([1, 0])] == [(png(4), 0), (png(3), 1)]
+    data.columns = "path=my.scan,label=my.tags"
+    with pytest.raises(DataError, match=r"has no column my.tags; there are my.scan, my.tag, tag"):
+        open_split(data)
+
+
+def test_images_that_have_a_path_alone(tmp_path, data):
+    (tmp_path / "a.png").write_bytes(png(7))
+    table = pa.table({"image": pa.array([{"path": "a.png"}]), "label": [0]})
+    pq.write_table(table, tmp_path / "train-0.parquet")
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    assert open_split(data)[0].image == png(7)
+
+
+def test_long_lists_in_headers():
+    """Of Thrift's compact protocol: up to 14 items are counted with their type, more after it."""
+    for count in (14, 15, 200):
+        size = (
+            bytes([count << 4 | 5])
+            if count < 15
+            else b"\xf5" + bytes([count & 127 | 128, count >> 7])
+        )
+        items = bytes([2 * (number % 60) for number in range(count)])  # Zigzag.
+        content = b"\x19" + size + items + b"\x15\x08\0more"
+        fields, end = read_struct(lambda a, b, content=content: content[a:b], 0)
+        assert fields == {1: [number % 60 for number in range(count)], 2: 4}
+        assert end == len(content) - 4
+
+
+def test_an_encoding_that_single_values_are_not_read_from(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(parquet_values, "IN_MEMORY", -1)
+    encoding = {"column_encoding": {"image": "DELTA_LENGTH_BYTE_ARRAY"}, "use_dictionary": False}
+    table = pa.table({"image": [png(1), png(2)], "label": [0, 1]})
+    pq.write_table(table, tmp_path / "train-0.parquet", **encoding)
+    data.source, data.held_out_fraction = f"parquet:{tmp_path}", 0.0
+    message = r"the pages of image from byte 4 on are damaged \(encoding 6 is none that .*'PLAIN'\)"
+    with pytest.raises(DataError, match=message):
+        open_split(data)
+    monkeypatch.setattr(parquet_values, "IN_MEMORY", 1 << 20)
+    assert open_split(data)[1].image == png(2)
+
+
+def test_a_column_that_cannot_be_read_is_named(tmp_path, data, monkeypatch):
+    pq.write_table(labelled([png(1)], [0]), tmp_path / "train-0.parquet")
+    data.source = f"parquet:{tmp_path}"
+    for error in (pa.ArrowInvalid("odd"), OSError("odd")):
+
+        def refuse(file, columns, error=error):
+            raise error
+
+        monkeypatch.setattr(pq.ParquetFile, "read", refuse)
+        with pytest.raises(
+            DataError, match=r"train-0.parquet: column label cannot be read \(odd\)"
+        ):
+            open_split(data)

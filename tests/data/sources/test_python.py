@@ -107,9 +107,17 @@ def test_hugging_face_style(data):
     data.columns = "path=picture,label=tag"
     source = opened(data, f"python:{__name__}:HubStyle")
     assert described(source) == (("x", "y"), [(1, "train/0", 5), (0, "train/1", 6)])
+    data.columns = "path=picture,labels=tag"
+    assert described(opened(data, f"python:{__name__}:HubStyle")) == described(source)
     data.columns = "path=photo,label=tag"
-    with pytest.raises(DataError, match="its item has no image, only picture, tag"):
+    with pytest.raises(
+        DataError, match=r"train/0: its item has no image, only picture, tag: .*path=KEY"
+    ):
         _ = opened(data, f"python:{__name__}:HubStyle")[0]
+    name = vit_jax.as_source("rows", train=[{"img": image(0)}])
+    data.columns = "path=img"
+    with pytest.raises(DataError, match=r"train/0: its item has no label, only img: .*label=KEY"):
+        opened(data, name)
 
 
 def test_a_grain_source(data):
@@ -138,7 +146,11 @@ def test_labels_that_only_items_have(data):
         ("python:nowhere:x", ConfigError, "No module named 'nowhere'"),
         (f"python:{__name__}:nothing", ConfigError, "no attribute 'nothing'"),
         ("python:unnamed", ConfigError, "MODULE:ATTRIBUTE, or name objects of this process"),
-        (f"python:{__name__}:pytest", DataError, "is a module, without __len__ or __getitem__"),
+        (
+            f"python:{__name__}:pytest",
+            DataError,
+            "^split train of config.data.source='python:.*:pytest' is a module, without __len__ or",
+        ),
     ],
 )
 def test_what_is_no_source(data, source, error, message):
@@ -167,6 +179,10 @@ def test_images(tmp_path):
     assert as_image({"bytes": None, "path": str(path)}, "") == as_image(path, "") == content
     assert as_image({"bytes": content, "path": "gone.png"}, "") == content
     assert as_image(image(3)[..., 0], "").shape == (4, 6, 1)
+    assert as_image(image(3) / 2, "").tolist() == (image(3) / 2).tolist()
+    for odd in (image(3)[None], image(3) > 1, image(3) * 1j):
+        with pytest.raises(DataError, match="x: its image is a ndarray; expected the bytes of an"):
+            as_image(odd, "x")
     assert as_image(Image.fromarray(image(3)).convert("L"), "").shape == (4, 6, 1)
     assert as_image(Image.fromarray(image(3)).convert("RGBA"), "").shape == (4, 6, 3)
 
@@ -182,3 +198,89 @@ def test_training(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["config"]["data"]["source"] == (
         "python:noise"
     )
+
+
+def test_without_a_training_split_the_first_has_the_classes(data):
+    name = vit_jax.as_source("evaluated", test=[(image(4), "b"), (image(3), "a")], val=PAIRS[:1])
+    assert described(opened(data, name, "test")) == (
+        ("a", "b"),
+        [(1, "test/0", 4), (0, "test/1", 3)],
+    )
+    assert opened(data, name, "val")[0].label == 1
+    with pytest.raises(DataError, match="no split 'train'"):
+        opened(data, name)
+
+
+CALLS = []
+
+
+def make_once():
+    CALLS.append(1)
+    return PAIRS
+
+
+def test_what_is_called_is_called_once(data):
+    for _ in range(3):
+        opened(data, f"python:{__name__}:make_once")
+    assert len(CALLS) == 1
+
+
+def test_class_names_are_texts(data):
+    """Numbers of classes are none, and what Hugging Face says of a column without names neither."""
+
+    class Numbered(list):
+        classes = (5, 7)
+
+    class Featured(list):
+        features = {"label": types.SimpleNamespace(dtype="int64")}  # noqa: RUF012
+
+    for kind in (Numbered, Featured):
+        name = vit_jax.as_source("odd", train=kind([(image(0), 2), (image(1), 0)]))
+        assert opened(data, name).class_names == ("0", "1", "2")
+
+
+def test_what_else_an_item_holds_is_left(data):
+    items = [(image(0), "b", {"box": 3}), [image(1), "a", None]]
+    found = described(opened(data, vit_jax.as_source("more", train=items)))
+    assert found == (("a", "b"), [(1, "train/0", 0), (0, "train/1", 1)])
+
+
+@pytest.mark.parametrize(
+    ("name", "splits"), [("", {"train": []}), ("a:b", {"train": []}), ("a", {})]
+)
+def test_what_cannot_be_named(name, splits):
+    with pytest.raises(ConfigError, match=rf"as_source\({name!r}\): give a name without a colon"):
+        vit_jax.as_source(name, **splits)
+
+
+def test_that_every_item_is_read_is_said(data, caplog):
+    """Of what is no list, whose items are in memory."""
+    rows = grain.MapDataset.source(range(3)).map(lambda n: (image(n), n))
+    with caplog.at_level("INFO"):
+        opened(data, vit_jax.as_source("rows", train=rows))
+    told = [message for message in caplog.messages if "read for its class" in message]
+    assert len(told) == 1
+    assert told[0].startswith("Every item of split train is read for its class: give the object")
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        opened(data, vit_jax.as_source("rows", train=rows), num_classes=3)
+        opened(data, vit_jax.as_source("list", train=PAIRS))
+    assert "read for its class" not in caplog.text
+
+
+def test_classes_that_the_training_split_lacks_are_named(data):
+    """Where they are at hand when the split is opened, else by the item that is read."""
+    later = [(image(0), "c"), (image(1), "b"), (image(2), "a")]
+    name = vit_jax.as_source("later", train=PAIRS[:1], test=later)
+    found = list(opened(data, name, "test").fetch([0, 2, 1]))
+    lacking = "has classes that the training split lacks"
+    assert str(found[0]) == f"test/0 {lacking}: c; the training split has b."
+    assert str(found[1]) == f"test/2 {lacking}: a; the training split has b."
+    assert found[2][1:] == (0, "test/1")
+
+    class Labelled(TorchStyle):
+        targets = ("c", "b", "a", "b")
+
+    vit_jax.as_source("later", train=PAIRS[:1], test=Labelled())
+    with pytest.raises(DataError, match=f"^python:later, test {lacking}: a, c; the training split"):
+        opened(data, name, "test")

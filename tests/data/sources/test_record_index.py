@@ -157,8 +157,8 @@ def test_a_directory_that_cannot_be_written(shards, tmp_path, caplog):
     index = open_index(paths, scan, str(tmp_path / "file" / "index"))
     assert read_all(index) == [0, 1, 2, 3, 4, 5]
     (message,) = caplog.messages
-    assert "config.data.index_dir" in message
-    assert "stays in memory" in message
+    assert message.startswith(f"config.data.index_dir: {tmp_path}/file/index cannot be written; ")
+    assert "the index of 3 shards stays in memory" in message
 
 
 def test_a_worker_process_reads_the_index_files(shards):
@@ -246,3 +246,18 @@ def test_progress_is_logged(shards, monkeypatch, caplog):
     with caplog.at_level(logging.INFO):
         open_index(shards[0], scan, "")
     assert "Indexed 3 of 3 shards." in caplog.messages
+
+
+def test_progress_is_logged_every_ten_seconds(monkeypatch, caplog):
+    times = iter([100.0, 110.0, 111.0, 111.0, 115.0, 121.5, 121.5])
+    monkeypatch.setattr(record_index.time, "monotonic", lambda: next(times))
+    with caplog.at_level(logging.INFO):
+        assert list(record_index._with_progress(iter("abcd"), 7)) == [*"abcd"]
+    assert caplog.messages == ["Indexed 2 of 7 shards.", "Indexed 4 of 7 shards."]
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10))
+    with pytest.raises(DataError, match=f"{path} became shorter while it was read: start again"):
+        Forward(str(path), 20).read(5, 12)

@@ -23,6 +23,9 @@ def test_training_needs_a_split(data):
 
 
 def test_unknown_kind_names_the_nearest_and_all(data):
+    data.source = "xyz"
+    with pytest.raises(ConfigError, match=r"unknown kind 'xyz'; did you mean 'folder'\?"):
+        open_split(data)
     data.source = "foldr:/data"
     with pytest.raises(ConfigError, match=r"did you mean 'folder'.*digits, idx:DIR, folder:DIR"):
         open_split(data)

@@ -4,6 +4,7 @@ import fsspec
 import pytest
 
 from vit_jax import storage
+from vit_jax.data.sources import shards
 from vit_jax.data.sources.shards import expand_braces, find_shards
 from vit_jax.errors import DataError
 
@@ -51,10 +52,10 @@ def test_splits_by_name(place):
 
 
 def test_shards_without_a_split_are_named(place, caplog):
-    root = place("train-0.tar", "extra.tar")
+    root = place("train-0.tar", "extra.tar", "more.tar")
     assert found(root) == {"train": ["train-0.tar"]}
-    assert "1 shards are left out" in caplog.text
-    assert "extra.tar" in caplog.text
+    assert "2 shards are left out" in caplog.text
+    assert f"the first is {root}/extra.tar." in caplog.text
 
 
 def test_words_in_the_path_above_do_not_count(place):
@@ -99,8 +100,12 @@ def test_nothing(pattern):
 
 def test_an_empty_folder(place):
     root = place("readme.txt")
-    with pytest.raises(DataError, match="stands for no file"):
-        find_shards(root)
+    for suffix in (".tar", ".parquet"):
+        message = (
+            rf"{root!r} stands for no file; expected a folder with \*{suffix} .*146}}{suffix}\."
+        )
+        with pytest.raises(DataError, match=message):
+            find_shards(root, suffix)
 
 
 def test_braces():
@@ -115,3 +120,10 @@ def test_braces():
 def test_ranges_that_are_none(pattern):
     with pytest.raises(DataError, match="is no range from low to high"):
         expand_braces(pattern)
+
+
+def test_how_many_numbers_a_range_may_have(monkeypatch):
+    monkeypatch.setattr(shards, "_MAX_PATHS", 3)
+    assert expand_braces("{7..9}") == ["7", "8", "9"]
+    with pytest.raises(DataError, match=r"'x-\{7..10\}': 7..10 is no range"):
+        expand_braces("x-{7..10}")

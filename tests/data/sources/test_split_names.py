@@ -112,7 +112,16 @@ def test_splits_within_one_tar_file_are_refused(tmp_path, data):
 
 @pytest.mark.parametrize(
     "names",
-    [("seg_train", "seg_test"), ("trainset", "valset"), ("Train1", "test 2"), ("train", "eval")],
+    [
+        *(
+            ("seg_train", "seg_test"),
+            ("trainset", "valset"),
+            ("Train1", "test 2"),
+            ("train", "eval"),
+        ),
+        *(("train_images", "testimages"), ("TrainData", "valdata"), ("trainimg", "test-imgs")),
+        *(("trainsets", "testsets"), ("training", "testing"), ("valid", "trainimage")),
+    ],
 )
 def test_names_that_look_like_splits(names):
     with pytest.raises(DataError, match=f"classes are {names[0]}, {names[1]}, which look like"):

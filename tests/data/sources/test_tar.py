@@ -10,6 +10,7 @@ from PIL import Image
 
 from vit_jax import storage
 from vit_jax.data.images.picture import decode
+from vit_jax.data.sources import tar_samples
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import DataError
 
@@ -132,17 +133,19 @@ def test_class_lists_that_do_not_fit(write, data):
         open_split(data)
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"0": "cat"}', b"[1, 2, 3]"])
+@pytest.mark.parametrize("content", [b"{", b'{"0": "cat"}', b"[1, 2, 3]", b"[" * 99_999])
 def test_class_lists_that_are_none(write, data, content):
     write(SHARDS | {"classes.json": content})
     with pytest.raises(DataError, match=r"classes.json"):
         open_split(data)
 
 
-def test_other_pictures_of_a_sample(write, data):
-    write({"train.tar": {"a.mask.png": b"", "a.png": png(1), "a.cls": "0", "a.meta.json": "{"}})
+def test_other_pictures_of_a_sample(write, data, caplog):
+    contents = {"a.mask.png": b"", "a.png": png(1), "a.cls": "0", "a.meta.json": "{", "a.txt": "x"}
+    write({"train.tar": contents})
     data.held_out_fraction = 0.0
     assert open_split(data)[0].name == "train.tar/a.png"
+    assert not caplog.records, "samples have what they like beside their image"
 
 
 def test_several_labels(write, data):
@@ -232,7 +235,10 @@ def test_held_out_images_stay_when_shards_are_added(write, data, caplog):
 WRONG = {
     "no label": ({"a.png": b"", "b.png": b"", "b.cls": "1"}, r"a.png has no label; expected a.cls"),
     "no labels": ({"a.png": b""}, r"a.png has no label; expected a.cls .*or a folder"),
-    "no image": ({"a.png": b"", "a.cls": "1", "b.cls": "1"}, r"a label of b, but no image b with"),
+    "no image": (
+        {"a.png": b"", "a.cls": "1", "b.cls": "1"},
+        r"no image b with one of \.jpg, .*, \.psd, \.npy; a sam",
+    ),
     "a dot too many": (
         {"a.1.png": b"", "b.png": b"", "b.cls": "1"},
         r"there is a.1.png, but no .*",
@@ -242,10 +248,12 @@ WRONG = {
     "a word": ({"a.png": b"", "a.cls": "cat"}, r"a.cls holds no label: 'cat' is no whole number"),
     "nothing": ({"a.png": b"", "a.cls": ""}, r"a.cls holds no label: '' is no whole number"),
     "negative": ({"a.png": b"", "a.cls": "-1"}, r"a.cls holds no label: '-1' is no whole number"),
-    "huge": ({"a.png": b"", "a.cls": "9" * 30}, r"a.cls holds no label: '999"),
+    "huge": ({"a.png": b"", "a.cls": "9" * 60}, r"a.cls holds no label: '9{40}' is"),
     "bad json": ({"a.png": b"", "a.json": "{"}, r"a.json holds no label: Expecting"),
     "deep json": ({"a.png": b"", "a.json": "[" * 200_000}, r"a.json holds no label"),
     "a string": ({"a.png": b"", "a.json": '{"label": "x"}'}, r'a.json holds .*"label" is \'x\''),
+    "false": ({"a.png": b"", "a.json": '{"label": false}'}, r'"label" is False, neither'),
+    "an empty text": ({"a.png": b"", "a.json": '{"label": ""}'}, r"\"label\" is '', neither"),
     "a bool": ({"a.png": b"", "a.json": '{"label": [true]}'}, r'"label" is True, neither'),
     "one folder": ({"x/a.png": b"", "x/b.png": b""}, r"all images .* lie in folders called x"),
     "a large label": ({"a.png": b"", "a.json": " " * 1_100_000}, r"a.json has 1,100,000 bytes"),
@@ -269,6 +277,14 @@ def test_the_same_name_twice(write, data):
     write({"0.tar": file.getvalue()})
     with pytest.raises(DataError, match=r"0.tar holds a.png twice, the second time at byte 512"):
         open_split(data)
+    for name in ("a.npy", "a.cls", "a.json"):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for _ in range(2):
+                archive.addfile(tarfile.TarInfo(name))
+        write({"0.tar": file.getvalue()})
+        with pytest.raises(DataError, match=rf"0.tar holds {name} twice"):
+            open_split(data)
 
 
 def test_the_same_key_in_two_shards(write, data):
@@ -309,8 +325,11 @@ def test_a_class_of_validation_alone(write, data):
 
 
 def test_numbers_and_folders(write, data):
-    write({"0.tar": SHARDS["train-0.tar"], "1.tar": {"a/1.png": b"", "b/1.png": b""}})
-    with pytest.raises(DataError, match=r"0.tar has labels that are numbers, but other shards"):
+    folders = {"a/1.png": b"", "b/1.png": b""}
+    write({"1.tar": folders, "2.tar": {"notes.txt": ""}})
+    assert open_split(data).class_names == ("a", "b"), "a shard without images has neither"
+    root = write({"0.tar": SHARDS["train-0.tar"]})
+    with pytest.raises(DataError, match=rf"^{root}/0.tar has labels that are numbers, but other"):
         open_split(data)
 
 
@@ -340,4 +359,21 @@ def test_a_shard_removed_after_indexing(write, data):
 def test_a_damaged_shard_is_named(write, data):
     write(SHARDS | {"train-2.tar": packed(SHARDS["train-0.tar"])[:700]})
     with pytest.raises(DataError, match=r"train-2.tar is cut short"):
+        open_split(data)
+
+
+def test_one_folder_in_all_shards_is_no_class(write, data):
+    root = write({f"{number}.tar": {f"x/{number}.png": b""} for number in range(3)})
+    message = f"{root}: all images of 3 shards lie in folders called x; expected a folder for each"
+    with pytest.raises(DataError, match=message):
+        open_split(data)
+
+
+def test_how_long_a_label_may_be(write, data, monkeypatch):
+    monkeypatch.setattr(tar_samples, "_LONGEST_LABEL", 12)
+    data.held_out_fraction = 0.0
+    write({"0.tar": {"a.png": b"", "a.json": '{"label": 0}'}})
+    assert open_split(data).labels.tolist() == [0]
+    write({"0.tar": {"a.png": b"", "a.json": '{"label": 0} '}})
+    with pytest.raises(DataError, match=r"0.tar: a.json has 13 bytes, too many for a label"):
         open_split(data)

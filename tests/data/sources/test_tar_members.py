@@ -4,6 +4,7 @@ import tarfile
 
 import pytest
 
+from vit_jax.data.sources import tar_members
 from vit_jax.data.sources.record_index import Forward
 from vit_jax.data.sources.tar_members import members
 from vit_jax.errors import DataError
@@ -146,7 +147,10 @@ DAMAGED = {
     ),
     "cut in the content": (PLAIN[:700], r"cut short or damaged: 'a.jpg' at byte 0 .* byte 1,112"),
     "cut between": (PLAIN[:1536], r"cut short: it has 1,536 bytes and lacks the empty block"),
-    "a flipped bit": (PLAIN[:1540] + b"!" + PLAIN[1541:], r"x.tar is damaged at byte 1,536"),
+    "a flipped bit": (
+        PLAIN[:1540] + b"!" + PLAIN[1541:],
+        r"damaged at byte 1,536 .*checksum is wrong",
+    ),
     "a hostile size": (with_size(b"\x80" + bytes(2) + b"\x10" + bytes(8)), r"cut short or damaged"),
     "a negative size": (with_size(b"\xff" * 12), r"cut short or damaged|a size of"),
     "a signed size": (with_size(b"-0000000012\0"), r"a size of -10 bytes"),
@@ -156,7 +160,9 @@ DAMAGED = {
         r"no tar file \(a name of 2,000,001 bytes",
     ),
     "gzip": (b"\x1f\x8b" + bytes(600), r"compressed \(gzip\).*Unpack it once: gzip -d"),
-    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(600), r"compressed \(zstd\)"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(600), r"compressed \(zstd\).*Unpack it once: zstd -d"),
+    "bzip2": (b"BZh91AY" + bytes(600), r"compressed \(bzip2\).*Unpack it once: bzip2 -d"),
+    "xz": (b"\xfd7zXZ\0" + bytes(600), r"compressed \(xz\).*Unpack it once: xz -d"),
 }
 
 
@@ -168,9 +174,50 @@ def test_damage(walk, name):
     assert "x.tar" in str(caught.value)
 
 
-@pytest.mark.parametrize("record", [b"99 path=x\n", b"0 path=x\n", b"x", b"-5 path=x\n"])
-def test_damaged_pax_headers(walk, record):
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (b"99 path=x\n", "a pax record of 99 bytes"),
+        (b"0 path=x\n", "a pax record of 0 bytes"),
+        (b"x", "invalid literal"),
+        (b"-5 path=x\n", "a pax record of -5 bytes"),
+    ],
+)
+def test_damaged_pax_headers(walk, record, reason):
     content = bytearray(packed({"é": b""}, format=tarfile.PAX_FORMAT))
     content[512:1024] = record.ljust(512, b"\1")
-    with pytest.raises(DataError, match=r"x.tar is no tar file"):
+    with pytest.raises(DataError, match=rf"x.tar is no tar file \({reason}"):
         walk(bytes(content))
+
+
+def test_how_long_a_name_may_be(walk, monkeypatch):
+    """With the byte that ends it."""
+    content = packed({"x" * 150: b""}, format=tarfile.GNU_FORMAT)
+    monkeypatch.setattr(tar_members, "_LONGEST_NAME", 151)
+    assert len(walk(content)[0].name) == 150
+    monkeypatch.setattr(tar_members, "_LONGEST_NAME", 150)
+    with pytest.raises(DataError, match="a name of 151 bytes"):
+        walk(content)
+
+
+def test_a_size_in_a_pax_header_comes_before_the_headers_own(walk):
+    """So tar writes files of more than 8 GiB."""
+    member = entry("a.jpg", tarfile.REGTYPE, size=5, pax_headers={"size": "5"})
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member, io.BytesIO(b"12345"))
+    content = bytearray(file.getvalue())
+    content[1024 + 124 : 1024 + 136] = b"00000000001\0"
+    header = content[1024:1536]
+    checksum = sum(header) - sum(header[148:156]) + 256
+    content[1024 + 148 : 1024 + 156] = b"%06o\0 " % checksum
+    (found,) = walk(bytes(content))
+    assert (found.name, found.stop - found.content) == ("a.jpg", 5)
+
+
+def test_what_stands_where_a_prefix_would_is_none_in_gnus_format(walk):
+    """There are times."""
+    content = bytearray(packed({"a.jpg": b"1"}, format=tarfile.GNU_FORMAT))
+    content[345:357] = b"14537605302\0"
+    content[148:156] = b"%06o\0 " % (sum(content[:148]) + sum(content[156:512]) + 256)
+    assert walk(bytes(content))[0].name == "a.jpg"

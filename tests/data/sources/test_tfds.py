@@ -15,7 +15,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from PIL import Image
 from tensorboardX.record_writer import masked_crc32c
 
+from tests.calls import recorded
 from vit_jax.data.images.picture import decode
+from vit_jax.data.sources import tfds as tfds_source
 from vit_jax.data.sources.registry import open_source
 from vit_jax.errors import DataError
 
@@ -135,6 +137,7 @@ def test_examples(tiny):
     assert isinstance(image, bytes)  # Still encoded.
     assert (decode(image, 3) == 30).all()
     assert "tensorflow" not in sys.modules
+    assert not source.remote
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,8 @@ def test_other_labels(tiny, label, labels, num_classes):
     source = pickle.loads(pickle.dumps(open_split(tiny, num_classes=99)))  # Of the model's head.
     assert [source[index].label for index in range(5)] == labels
     assert source.class_names == tuple(map(str, range(num_classes)))
+    if label != "label_x_position":  # Its feature says 32, but no names of them.
+        assert len(open_split(tiny).class_names) == num_classes
     image = decode(source[1].image, 3)
     # Dsprites stores its pixels as 0 and 1.
     assert (image == (10 * 255 % 256 if label.startswith("dsprites") else 10)).all()
@@ -173,8 +178,9 @@ def test_splits(tiny):
 
 
 def test_a_version_may_be_named(tiny):
-    tiny.source = "tfds:tiny:1.0.0"
-    assert len(open_split(tiny)) == 5
+    for version in ("1.0.0", "1.*.*"):
+        tiny.source = f"tfds:tiny:{version}"
+        assert len(open_split(tiny)) == 5
 
 
 def test_picklable(tiny):
@@ -198,7 +204,9 @@ def test_not_prepared(tiny, name, tmp_path):
 def test_other_formats_say_how_to_convert(tmp_path, data):
     write_dataset(tmp_path, "riegeli")
     data.source, data.data_dir = "tfds:tiny", str(tmp_path)
-    with pytest.raises(DataError, match=r"stored as riegeli.*tfds convert_format"):
+    folder = rf"--dataset_version_dir={tmp_path}/tiny/1.0.0"
+    message = rf"stored as riegeli;.* tfds convert_format {folder} --out_file_format=array_record$"
+    with pytest.raises(DataError, match=message):
         open_split(data)
 
 
@@ -237,6 +245,7 @@ def test_tfrecord_by_url(tmp_path, data, store):
     write_dataset(tmp_path, "tfrecord", num_shards=2)
     data.source, data.data_dir = "tfds:tiny", store(tmp_path)
     remote = open_split(data)
+    assert remote.remote
     data.data_dir = str(tmp_path)
     assert list(remote.fetch([4, 0, 3])) == list(open_split(data).fetch([4, 0, 3]))
 
@@ -349,3 +358,23 @@ def test_other_tasks_are_refused(tmp_path, data):
     data.source, data.data_dir = "tfds:tiny", str(tmp_path)
     with pytest.raises(DataError, match=r"has no feature label, only .*kind"):
         open_split(data)
+    data.label = "dsprites_orientation"
+    with pytest.raises(DataError, match=r"tiny has no feature label_orientation, only .*kind"):
+        open_split(data)
+    data.label = "number"
+    with pytest.raises(DataError, match=r"tiny does not say how many classes it has: set --config"):
+        open_split(data)
+    assert open_split(data, num_classes=3).class_names == ("0", "1", "2")
+
+
+def test_a_folder_that_does_not_answer_is_told_before_it_is_searched(data, monkeypatch):
+    asked = recorded(monkeypatch, tfds_source.storage, "probe", True)
+    monkeypatch.setattr(tfds_source, "_find_builder", lambda name, folder: 1 / 0)
+    data.source, data.data_dir = "tfds:tiny", "s3://b/data"
+    with pytest.raises(ZeroDivisionError):
+        open_split(data)
+    assert [given for given, _ in asked] == [("s3://b/data", "config.data.data_dir")]
+    data.data_dir = ""  # Of TFDS's own.
+    with pytest.raises(ZeroDivisionError):
+        open_split(data)
+    assert len(asked) == 1

@@ -101,15 +101,19 @@ def find_files(dataset: Dataset) -> Found:
             f"hf:{dataset.repository} has no Parquet files{_of_config(dataset)}, and none that the "
             f"Hub has converted ({error}). Download it, and read it as folder:DIR or manifest:FILE."
         ) from error
-    by_config = {
-        config: list(names)
-        for config, names in itertools.groupby(
-            sorted(name for name in converted.names if name.endswith(SUFFIX)),
-            key=lambda name: name.partition("/")[0],
+    names = sorted(name for name in converted.names if name.endswith(SUFFIX))
+    if not names:
+        raise DataError(
+            f"hf:{dataset.repository} has no Parquet files{_of_config(dataset)}, and the Hub's "
+            f"conversion, {CONVERTED}, holds none. Download it, and read it as folder:DIR or "
+            "manifest:FILE."
         )
+    by_config = {
+        config: list(own)
+        for config, own in itertools.groupby(names, key=lambda name: name.partition("/")[0])
     }
-    names = _choose(dataset, by_config, default="")
-    return Found(converted.commit, converted.folder, _grouped(names))
+    chosen = _choose(dataset, by_config, default="")
+    return Found(converted.commit, converted.folder, _grouped(chosen))
 
 
 def _of_config(dataset: Dataset) -> str:
@@ -159,7 +163,7 @@ def _described(dataset: Dataset, listed: Listed) -> dict[str, dict[str, Any]]:
     snapshot = hub.fetch(dataset.repository, hub.DATASET, listed.commit, [_CARD])
     try:
         configs = (metadata_load(os.path.join(snapshot.folder, _CARD)) or {}).get("configs")
-    except ValueError as error:  # Also of YAML that cannot be read.
+    except Exception as error:  # YAML that cannot be read has errors of its own.
         logger.warning("hf:%s: the head of %s cannot be read: %s", dataset.repository, _CARD, error)
         return {}
     if not isinstance(configs, list):
@@ -219,5 +223,5 @@ def _as_part(text: str) -> str:
 
 
 def _grouped(names: Sequence[str]) -> Grouped:
-    """Files by the split that their names say."""
-    return by_split(sorted(names, key=natural_order), "", split_of)
+    """Files by the split that their names say; empty if there are none."""
+    return by_split(sorted(names, key=natural_order), "", split_of) if names else {}

@@ -67,6 +67,10 @@ def layout_of(paths: Sequence[str], columns: str) -> Layout:
         raise ConfigError(
             f"config.data.columns={columns!r}: the splits of Parquet files go by the files' names."
         )
+    if others := sorted(named.keys() - {"path", "label", "labels"}):
+        raise ConfigError(
+            f"config.data.columns={columns!r}: {others[0]} is of manifests; name path and label."
+        )
     features = _features(schema)
     image = named.get("path") or _find(paths[0], "path", schema, _kinds(features, "Image"), _IMAGES)
     label = named.get("label") or named.get("labels")
@@ -92,16 +96,33 @@ def read_labels(paths: Sequence[str], layout: Layout) -> Labels:
 
     words: dict[str, int] = {}
     parts, counts = [], []
+    first: pa.DataType | None = None
     for path, column in zip(paths, _read_columns(paths, layout.label), strict=True):
+        where = f"{path}: column {layout.label}"
         if column.null_count:
             row = int(np.flatnonzero(column.is_null())[0])
             raise DataError(f"{path}: row {row:,} has no label in column {layout.label}.")
-        if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        first = column.type if first is None else first
+        if _form(column.type) != _form(first):
+            raise DataError(f"{where} is {column.type}, but {first} in {paths[0]}.")
+        if _form(column.type)[0]:
             counts.append(np.asarray(pc.list_value_length(column)).astype(np.int64))
             column = pc.list_flatten(column)
-        parts.append(_numbers(column, words, f"{path}: column {layout.label}"))
+            if column.null_count:
+                label = int(np.flatnonzero(column.is_null())[0])
+                row = int(np.searchsorted(np.cumsum(counts[-1]), label, side="right"))
+                raise DataError(f"{path}: row {row:,} has a label that is none in {layout.label}.")
+        parts.append(_numbers(column, words, where))
     values = np.concatenate([np.empty(0, np.int64), *parts])
     return Labels(values, np.concatenate(counts) if counts else None, tuple(words))
+
+
+def _form(kind: pa.DataType) -> tuple[bool, bool]:
+    """Whether a column has lists, and whether it or they have text."""
+    several = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    inner = kind.value_type if several else kind
+    inner = inner.value_type if pa.types.is_dictionary(inner) else inner
+    return several, _is_text(inner)
 
 
 def _numbers(column: pa.Array, words: dict[str, int], where: str) -> np.ndarray:
@@ -152,7 +173,7 @@ def read_column(path: str, column: str) -> pa.Array:
     file = open_parquet(path)
     _type_at(file.schema_arrow, column, path)
     try:
-        name, *inside = column.split(".") if "." in column else [column]
+        name, *inside = _steps(file.schema_arrow, column)
         values = file.read(columns=[column])[name].combine_chunks()
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: column {column} cannot be read ({error}).") from error
@@ -211,13 +232,22 @@ def _find(
 def _type_at(schema: pa.Schema, column: str, path: str) -> pa.DataType:
     """The type of a column by its path; raises DataError if there is none."""
     kind: Any = pa.struct(list(schema))
-    for name in [column] if column in schema.names else column.split("."):
+    for name in _steps(schema, column):
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
             raise DataError(
                 f"{path} has no column {column}; there are {abbreviate(schema.names, 20)}."
             )
         kind = kind.field(name).type
     return kind
+
+
+def _steps(schema: pa.Schema, column: str) -> list[str]:
+    """A column's path as names: the schema's, which may have dots in it, and those inside of it."""
+    parts = column.split(".")
+    for count in range(len(parts), 0, -1):
+        if (name := ".".join(parts[:count])) in schema.names:
+            return [name, *parts[count:]]
+    return parts
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -8,7 +8,6 @@ row groups, so the pages' headers are read here; the format is https://parquet.a
 from __future__ import annotations
 
 import dataclasses
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -103,7 +102,9 @@ class PageScan:
         for chunk in chunks:
             try:
                 found.append(_rows(file, chunk, units))
-            except (IndexError, ValueError, struct.error, pa.ArrowException) as error:
+            except (DataError, OSError):
+                raise
+            except Exception as error:  # Damaged bytes are met with errors of many kinds.
                 raise DataError(
                     f"{file.path}: the pages of {self.column} from byte {chunk.start:,} on are "
                     f"damaged ({error})."
@@ -159,7 +160,7 @@ def _chunks(parquet: pq.ParquetFile, column: str, path: str) -> Iterator[Chunk]:
 
 def _rows(file: Forward, chunk: Chunk, units: Units) -> Values:
     """The values of a row group, in order."""
-    found: list[Values] = []
+    found = [Values(*[np.empty(0, np.int64)] * 3)]  # A row group may be empty.
     dictionary = None
     for page in _pages(file, chunk):
         if page.kind == _DICTIONARY:

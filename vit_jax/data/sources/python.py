@@ -138,7 +138,8 @@ def _as_source(
             "without __len__ or __getitem__: examples are read by their numbers."
         )
     columns = read_columns(data.columns)
-    keys = {"image": columns.get("path", ""), "label": columns.get("label", "")}
+    label = columns.get("label") or columns.get("labels", "")
+    keys = {"image": columns.get("path", ""), "label": label}
     names = known or _class_names(given, keys["label"])
     labels = _labels(given, keys["label"])
     if labels is None and not (names or shape.num_classes):

@@ -160,7 +160,7 @@ def _names_beside(root: str) -> tuple[str, ...]:
         if storage.exists(file):
             try:
                 names = parse(storage.read(file).decode("utf-8-sig").rstrip())
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 raise DataError(f"{file} cannot be read ({error}).") from error
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise DataError(f"{file}: expected a list with the name of each class, from 0 on.")
