@@ -282,13 +282,6 @@ def test_messages_have_the_keys_and_their_values():
     assert str(error.value) == message
 
 
-def test_options_of_another_objective_are_warned_of(caplog):
-    validate(changed(**{"objective.temperature": 2.0, "objective.mixing.mixup_alpha": 0.5}))
-    assert caplog.messages == [
-        "config.objective.temperature has no effect: classification has no such option."
-    ]
-
-
 def test_resolved_values_are_the_chosen_objectives_defaults():
     config = changed(**{"objective.name": "distillation", "objective.temperature": 2.0})
     found = config_lib.resolved(config)
