@@ -206,6 +206,17 @@ def test_what_does_not_fit_is_refused(source, tmp_path, keys, error, message):
         train.run(config_of(source, **keys), tmp_path)
 
 
+@pytest.mark.parametrize("source", ["", "digits"])
+def test_classes_are_no_numbers(source):
+    split = types.SimpleNamespace(source=types.SimpleNamespace(numeric=False))
+    config = types.SimpleNamespace(source="folder:x")
+    data = types.SimpleNamespace(config=config, open=lambda *given: split)
+    (evaluator,) = read_evaluators(f"regression(name='r', source='{source}')")
+    message = rf"^The evaluator r \(regression\) needs .* {source or 'folder:x'} has classes\.$"
+    with pytest.raises(ConfigError, match=message):
+        evaluator.bind(types.SimpleNamespace(data=data))
+
+
 # ------------------------------------------------------------------------------------- manifests
 
 
