@@ -66,6 +66,7 @@ def replaced(value, path):
 
 @pytest.mark.parametrize("parse", FLAGS)
 def test_flags(parse, home):
+    (home / "one").mkdir()
     given = enumerate(FLAGS[parse])  # Each path is another.
     flags = parse([flag.replace("PATH", f"~/$RUN/{number}") for number, flag in given])
     assert isinstance(flags, argparse.Namespace)

@@ -128,11 +128,14 @@ def test_it_is_evaluated_and_predicts(run, source, tmp_path, capsys):
         output = tmp_path / f"answers.{ending}"
         assert predict.main([str(run), picture, missing, f"--output={output}"]) == 1
     first, second = (tmp_path / "answers.txt").read_text().splitlines()
-    assert first == f"{picture}: brightness_0 {expected[0]:.6g}, brightness_1 {expected[1]:.6g}"
+    path, told = first.rsplit(": ", 1)
+    names, numbers = zip(*(part.split() for part in told.split(", ")), strict=True)
+    assert (path, names) == (picture, ("brightness_0", "brightness_1"))
+    np.testing.assert_allclose(np.float64(numbers), expected, rtol=1e-5)
     assert second.startswith(f"{missing}: error")
     header, row, failed = csv.reader((tmp_path / "answers.csv").open())
     assert header == ["path", "error", "brightness_0", "brightness_1"]
-    assert row == [picture, "", f"{expected[0]:.6g}", f"{expected[1]:.6g}"]
+    assert row == [picture, "", *numbers]
     assert failed[2:] == ["", ""]
     model.loss = "softmax"  # As of a file that does not say it.
     vit_jax.save_model(model, tmp_path / "untold", "vit_jax")
