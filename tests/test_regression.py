@@ -142,7 +142,9 @@ def test_it_is_evaluated_and_predicts(run, source, tmp_path, capsys):
     output = tmp_path / "told.csv"
     flags = ("--loss=l2", f"--output={output}")
     assert predict.main([str(tmp_path / "untold"), picture, *flags]) == 0
-    assert list(csv.reader(output.open())) == [header, row]
+    told, (path, error, *numbers) = csv.reader(output.open())
+    assert (told, path, error) == (header, picture, "")
+    np.testing.assert_allclose(np.float64(numbers), expected, rtol=1e-5)
     first, second = map(json.loads, (tmp_path / "answers.jsonl").read_text().splitlines())
     assert first["values"] == pytest.approx(
         {"brightness_0": expected[0], "brightness_1": expected[1]}, rel=1e-5
