@@ -17,7 +17,7 @@ from vit_jax import analysis, analyze, figures
 from vit_jax.analysis import attention_distance, attention_rollout, gallery
 from vit_jax.analysis.subject import FOLDER, PREDICTION, Subject
 from vit_jax.command_line import parse_options
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, DataError
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
 
@@ -56,11 +56,15 @@ def written(saved, pictures, tmp_path_factory):
     return output
 
 
-def test_each_figure_has_a_picture_and_its_numbers(written):
+def test_each_figure_has_a_picture_and_its_numbers(written, pictures):
+    paths = sorted(map(str, pictures.rglob("*.png")))
+    without = {*WITHOUT_IMAGES, "distance", "tokens"}
     for name in gallery.FIGURES:
         assert Image.open(written / f"{name}.png").format == "PNG"
         with np.load(written / f"{name}.npz") as arrays:
             assert all(np.isfinite(a).all() for a in arrays.values() if a.dtype.kind == "f")
+            named = arrays["images"].tolist() if "images" in arrays else []
+        assert named == ([] if name in without else paths[:1] if name == "maps" else paths)
     plots = {path.stem for path in written.glob("*.svg")}
     assert plots == {"maps", "distance", "positions", "tokens", "pca", "tsne"}
 
@@ -83,6 +87,14 @@ def test_numbers_are_those_of_the_functions(written, saved, pictures):
     np.testing.assert_allclose(rollout, attention_rollout(model, images), atol=1e-4)
     with open(written / "pca.csv", newline="") as file:
         assert [row["class"] for row in csv.DictReader(file)] == [*"aaaabbb"]
+    headers = {path.stem: path.read_text().partition("\n")[0] for path in written.glob("*.csv")}
+    assert headers == {
+        "distance": "layer,head,pixels",
+        "tokens": "layer,similarity",
+        "pca": "image,class,x,y",
+        "tsne": "image,class,x,y",
+        "neighbors": "image,rank,neighbour,similarity",
+    }
 
 
 def test_the_report_is_whole_and_asks_nobody(written):
@@ -93,6 +105,7 @@ def test_the_report_is_whole_and_asks_nobody(written):
     assert all(address.startswith(("data:", "#")) for address in addresses)
     assert "<script" not in page
     assert re.search("ViT-[^ ]* at 16×24 pixels; 7 pictures of ", page)
+    assert "Left out" not in page
 
 
 def test_figures_without_pictures(saved, tmp_path, caplog):
@@ -101,7 +114,12 @@ def test_figures_without_pictures(saved, tmp_path, caplog):
         assert analyze.run(arguments) == 0
     assert {path.stem for path in tmp_path.glob("*.npz")} == WITHOUT_IMAGES
     assert "Left out: rollout: needs pictures" in caplog.text
-    assert "needs pictures" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "at 16×24 pixels; 0 pictures of –." in page
+    assert "What is not defined for this model, or these pictures, and why." in page
+    assert "<tr><th>figure</th><th>reason</th></tr>" in page
+    for name in gallery.FIGURES.keys() - WITHOUT_IMAGES:
+        assert f"<td>{name}</td><td>needs pictures: add --images=GLOB.</td>" in page
 
 
 @pytest.mark.parametrize(
@@ -126,23 +144,42 @@ def subject_of(model, count=6, folders=()):
     return Subject(model, pixels, tuple(map(str, range(count))), folders)
 
 
-OF_PATCHES = ("rollout", "maps", "distance", "positions", "tokens", "colors", "relevance")
+OF_PATCHES = {
+    "rollout": "attention rollout",
+    "maps": "attention maps",
+    "distance": "attention distance",
+    "positions": "similarity of position embeddings",
+    "tokens": "similarity of tokens",
+    "colors": "features as colours",
+    "relevance": "relevance for a class",
+}
+NO_PATCHES = "is defined for a Vision Transformer or a hybrid: {} has no attention over patches."
+NO_ROWS = "is defined for attention over all patches: {} attends along rows and columns."
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "undefined"),
+    ("name", "options", "undefined", "reason"),
     [
-        ("ViT-Ti/8", {**TINY, "num_classes": 0}, ("relevance",)),
-        ("Axial-ViT-B/16", {**TINY, "patch_size": 4}, ("rollout", "maps", "distance")),
-        ("BiT-R50x1", BIT, OF_PATCHES),
-        ("Mixer-B/32", {"image_size": 16, "patch_size": 8, "depth": 1}, OF_PATCHES),
+        ("Axial-ViT-B/16", {**TINY, "patch_size": 4}, ("rollout", "maps", "distance"), NO_ROWS),
+        ("BiT-R50x1", BIT, OF_PATCHES, NO_PATCHES),
+        ("Mixer-B/32", {"image_size": 16, "patch_size": 8, "depth": 1}, OF_PATCHES, NO_PATCHES),
     ],
 )
-def test_what_is_not_defined_for_a_family_is_left_out_by_name(name, options, undefined):
+def test_what_is_not_defined_for_a_family_is_left_out_by_name(name, options, undefined, reason):
     subject = subject_of(jax.eval_shape(lambda: vit_jax.create_model(name, **options)))
     for figure in undefined:
-        with pytest.raises(ConfigError, match=name):
+        with pytest.raises(ConfigError) as error:
             gallery.FIGURES[figure](subject)
+        assert str(error.value) == f"{OF_PATCHES[figure]} {reason.format(name)}"
+
+
+def test_a_model_without_a_head_predicts_no_class():
+    options = {**TINY, "num_classes": 0}
+    model = jax.eval_shape(lambda: vit_jax.create_model("ViT-Ti/8", **options))
+    with pytest.raises(ConfigError, match=r"^needs a head: ViT-Ti/8 was loaded without one\."):
+        gallery.FIGURES["relevance"](subject_of(model))
+    with pytest.raises(ConfigError, match=r"^relevance for a class: ViT-Ti/8 was loaded without "):
+        analysis.class_relevance(model, None, None)
 
 
 def test_a_resnet_has_filters_and_neighbours():
@@ -156,7 +193,10 @@ def test_a_resnet_has_filters_and_neighbours():
 
 def test_classes_are_the_folders_or_the_predictions():
     model = random_model("ViT-Ti/8", **TINY)
+    model.preprocessing = Preprocessing(mean=(0.1,), std=(0.4,))
     in_folders = subject_of(model, folders=tuple("xxyyyz"))
+    normalised = (in_folders.pictures / 255 - 0.1) / 0.4
+    np.testing.assert_allclose(in_folders.images, normalised, atol=1e-5)
     assert (in_folders.classes_are, in_folders.classes) == (FOLDER, tuple("xxyyyz"))
     in_one = subject_of(model, folders=("x",) * 6)
     expected = np.asarray(model(in_one.images)).argmax(-1)
@@ -184,9 +224,12 @@ def test_few_pictures_have_no_map():
 )
 def test_pictures_are_spread_over_all_that_are_named(pictures, count, numbers):
     """Of `a/0`, `a/2`, `a/4`, `a/6`, `b/1`, `b/3`, `b/5`."""
-    model = jax.eval_shape(lambda: vit_jax.create_model("ViT-Ti/8", **TINY))
+    model = jax.eval_shape(lambda: vit_jax.create_model("ViT-Ti/8", **TINY, channels=1))
     model.preprocessing = Preprocessing(dtype="float32")
     subject, unreadable = analyze.read_pictures(model, [str(pictures)], count, 1.0)
+    assert subject.pictures.shape == (len(numbers), 16, 24, 1)
+    nothing, _ = analyze.read_pictures(model, [], count, 1.0)
+    assert nothing.pictures.shape == (0, 16, 24, 1)
     assert unreadable == 0
     assert [name[-5:] for name in subject.names] == [f"{number}.png" for number in numbers]
     assert subject.folders == tuple("ab"[int(number) % 2] for number in numbers)
@@ -206,6 +249,46 @@ def test_flags_say_how_many_pictures_and_how_large(monkeypatch, tmp_path):
     assert analyze.main([*flags, "--count=3", "--max_image_gib=0.25"]) == 2
     assert analyze.main(flags) == 2
     assert given == [(["a", "b"], 3, 0.25), (["a", "b"], 128, analyze.MAX_IMAGE_GIB)]
+    figures = analyze.parse_flags([*flags[:2], "--figures=rollout,,filters,"]).figures
+    assert (figures, analyze.parse_flags(flags).figures) == (["rollout", "filters"], [])
+    for flag in ("--count=0", "--max_image_gib=0"):
+        with pytest.raises(ConfigError, match=flag.partition("=")[0]):
+            analyze.parse_flags([*flags, flag])
+
+
+def test_pictures_that_cannot_be_read_are_told_and_counted(tmp_path, caplog):
+    model = jax.eval_shape(lambda: vit_jax.create_model("ViT-Ti/8", **TINY))
+    model.preprocessing = Preprocessing()
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes(b"torn")
+    with pytest.raises(DataError, match=r"^none of the 3 pictures can be read\."):
+        analyze.read_pictures(model, [str(tmp_path)], 9, 1.0)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    assert re.fullmatch(rf"{tmp_path}/0\.png: .*[^.]\.", caplog.messages[0])
+    Image.new("L", (5, 4), 200).save(tmp_path / "1.png")
+    subject, unreadable = analyze.read_pictures(model, [str(tmp_path)], 9, 1.0)
+    assert (subject.names, unreadable) == ((str(tmp_path / "1.png"),), 2)
+    assert (subject.pictures == 200).all()
+
+
+def test_the_page_says_what_was_looked_at(pictures, tmp_path, monkeypatch, caplog):
+    model = jax.eval_shape(lambda: vit_jax.create_model("ViT-Ti/8", **TINY))
+    model.preprocessing = Preprocessing()
+    finding = gallery.Finding("Some title", "How to read it.", {}, figures.Picture(b"png"))
+    monkeypatch.setattr(analyze, "load_by_flags", lambda path, flags: model)
+    monkeypatch.setattr(analyze, "findings", lambda *given: [("some", finding)])
+    images = [f"--images={pictures}/{folder}" for folder in "ba"]
+    with caplog.at_level("INFO", logger="vit_jax"):
+        assert analyze.run(["m.npz", f"--output={tmp_path}", *images, "--count=1"]) == 0
+    assert caplog.messages == [
+        "some: Some title",
+        f"{tmp_path}/report.html has all of them.",
+    ]
+    page = (tmp_path / "report.html").read_text()
+    assert "<h1>Inside m.npz</h1>" in page
+    assert f"ViT-Ti/8 at 16×24 pixels; 1 picture of {pictures}/b, {pictures}/a.</p>" in page
+    assert "<h2>Some title</h2>" in page
+    assert "<figcaption>How to read it.</figcaption>" in page
 
 
 def test_tables_hold_no_formulas(tmp_path):

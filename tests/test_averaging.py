@@ -13,6 +13,7 @@ from tests.test_evaluate import CLASSES, make_model, results_of, run, write_imag
 from vit_jax import averaging
 from vit_jax.averaging import PROBABILITIES, Views, average, average_logits, check_same
 from vit_jax.errors import ConfigError
+from vit_jax.inference import Classifier
 from vit_jax.model_file import Preprocessing
 from vit_jax.models import model_options
 from vit_jax.models.base import LOGITS, PRE_LOGITS
@@ -129,6 +130,8 @@ def test_models_that_cannot_answer_together(other, name):
     first = Plain(names=() if not other.class_names else ("a", "b"))
     with pytest.raises(ConfigError, match=f"^WHAT has another {name} than the first"):
         check_same(first, other, "WHAT")
+    with pytest.raises(ConfigError, match=f"^model 3 of the ensemble has another {name}"):
+        average([first, first, other], Views(), LOGITS, "softmax")
 
 
 def test_each_model_normalises_for_itself():
@@ -139,6 +142,7 @@ def test_each_model_normalises_for_itself():
     ("size", "preprocessing", "expected"),
     [
         ((14, 28), Preprocessing(), (16, 32)),
+        ((24, 20), Preprocessing(), (27, 23)),  # 27.43 and 22.86.
         ((14, 28), Preprocessing(crop="center", resize=29), (29, 29)),
         ((14, 28), Preprocessing(crop="center", resize=28), None),
         ((28, 14), Preprocessing(crop="center", resize=20), None),
@@ -166,8 +170,8 @@ def test_what_crops_are_cut_out_of(size, preprocessing, expected, monkeypatch):
 
 def test_batches_that_devices_share():
     network = types.SimpleNamespace(mesh=types.SimpleNamespace(size=4))
-    made = averaging.Averaged(network, {}, None, (1, 1))
-    assert [made.round_up(size) for size in (1, 4, 5, 8)] == [4, 4, 8, 8]
+    for made in (averaging.Averaged(network, {}, None, (1, 1)), Classifier(network, {})):
+        assert [made.round_up(size) for size in (1, 4, 5, 8)] == [4, 4, 8, 8]
 
 
 def test_features_of_views_are_averaged_and_those_of_models_stand_side_by_side():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.class_mapping import ClassMapping, read_class_mapping
+from vit_jax.class_mapping import ClassMapping, chosen_mapping, read_class_mapping
 from vit_jax.errors import ConfigError
 
 MODEL = ("bird", "cat", "dog")
@@ -43,19 +43,19 @@ def test_bytes_that_are_no_text_name_a_folder(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a cat\n", r"line 1 is 'a cat': expected the data's name of a class, one tab"),
+        ("a cat\n", r"line 1 is 'a cat': .* name of a class, one tab, the model's name\.$"),
         ("a\tcat\nb\tdog\tx\n", "line 2 is"),
         ("\tcat\n", "line 1 is"),
         ("a\t\n", "line 1 is"),
         ("a\tcat\na\tdog\n", "line 2 maps 'a' to 'dog', an earlier one to 'cat'"),
-        ("\n", "is empty"),
+        ("\n", r"is empty; expected a class of the data in each line\.$"),
         (b"\x00\x01", "is no text file"),
     ],
 )
 def test_lines_of_another_form_are_named(tmp_path, content, message):
     with pytest.raises(ConfigError, match=message) as error:
         mapping_of(tmp_path, content)
-    assert "config.init_head_map=" in str(error.value)
+    assert str(error.value).startswith(f"config.init_head_map={tmp_path}/classes.tsv")
 
 
 def test_a_file_that_is_not_there(tmp_path):
@@ -93,6 +93,17 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_files_that_do_not_fit_are_refused(tmp_path, content, data, model, message):
     with pytest.raises(ConfigError, match=message):
         mapping_of(tmp_path, content).find(data, model, 3)
+
+
+def test_an_option_names_a_file_or_says_that_names_stay(tmp_path):
+    assert chosen_mapping("", "config.init_head_map") is None
+    by_name = chosen_mapping("names", "config.init_head_map")
+    assert (by_name.names, by_name.origin) == ({}, "config.init_head_map=names")
+    (tmp_path / "classes.tsv").write_text("a\tcat\n")
+    found = chosen_mapping(f"{tmp_path}/classes.tsv", "classes")
+    assert (found.names, found.origin) == ({"a": "cat"}, f"classes={tmp_path}/classes.tsv")
+    with pytest.raises(ConfigError, match=r"^classes: 2 classes of the data are called 'dog'"):
+        ClassMapping().find(("dog", "dog"), MODEL, 3)
 
 
 def test_ambiguous_names_that_nobody_needs_are_no_matter(tmp_path):

@@ -4,12 +4,14 @@ import argparse
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from vit_jax import command_line
 from vit_jax.command_line import (
     Parser,
     add_averaging_flags,
+    add_image_limit,
     add_model_flags,
     add_process_flags,
     at_least_one,
@@ -54,6 +56,31 @@ def test_what_ends_a_command_has_a_message_and_a_code(error, code, message, caps
 def test_what_nobody_expects_keeps_its_trace():
     with pytest.raises(ZeroDivisionError):
         ending_with(ZeroDivisionError())
+
+
+def test_a_failure_of_one_process_is_told_the_others(monkeypatch, capsys):
+    """Alone, it is a bug, with its trace."""
+    with pytest.raises(jax.errors.JaxRuntimeError, match="peer is gone"):
+        ending_with(jax.errors.JaxRuntimeError("peer is gone"))
+    monkeypatch.setattr(command_line.jax, "process_count", lambda: 2)
+    assert ending_with(jax.errors.JaxRuntimeError("peer is gone")) == 1
+    assert "peer is gone. Unless that says why, another process died" in capsys.readouterr().err
+
+
+def test_output_that_cannot_be_written_is_discarded(monkeypatch):
+    """Python would try again when it ends, and then end with another code."""
+    replaced, error = [], OSError(28, "No space left on device")
+
+    def flush():
+        raise error
+
+    monkeypatch.setattr(command_line.sys.stdout, "flush", flush)
+    monkeypatch.setattr(command_line.os, "dup2", lambda *given: replaced.append(given[1]))
+    assert command_line.discard_output()
+    assert replaced == [1]
+    monkeypatch.setattr(command_line.sys.stdout, "flush", lambda: None)
+    assert not command_line.discard_output()
+    assert replaced == [1]
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -125,8 +152,32 @@ def test_flags_and_their_defaults():
     assert flags_of(add_averaging_flags) == {**averaging, "average": "probabilities"}
     processes = {"coordinator_address": None, "num_processes": None, "process_id": None}
     assert flags_of(add_process_flags) == {**processes, "coordinator_timeout": 300}
+    assert flags_of(add_image_limit) == {"max_image_gib": None}
+    given = flags_of(add_model_flags, "--option=a=1", "--ema", "--option=b=2", "--checkpoint=best")
+    assert given == {"checkpoint": "best", "ema": True, "option": ["a=1", "b=2"]}
+    given = ("--resize=9", "--crops=5", "--flips", "--ensemble", "--average=logits")
+    expected = {"resize": 9, "crops": 5, "flips": True, "ensemble": True, "average": "logits"}
+    assert flags_of(add_averaging_flags, *given) == expected
     with pytest.raises(ConfigError, match="--crop"):  # No part of a name is its name.
         flags_of(add_averaging_flags, "--crop=5")
+
+
+@pytest.mark.parametrize(
+    ("add", "argument"),
+    [
+        (add_image_limit, "--max_image_gib=0"),
+        (add_averaging_flags, "--resize=0"),
+        (add_averaging_flags, "--crops=2"),
+        (add_averaging_flags, "--average=mean"),
+        (add_process_flags, "--coordinator_timeout=0"),
+        (add_process_flags, "--num_processes=x"),
+        (add_process_flags, "--process_id=1.5"),
+    ],
+)
+def test_values_that_a_flag_cannot_have(add, argument):
+    flag, _, value = argument.partition("=")
+    with pytest.raises(ConfigError, match=rf"argument {flag}: .*{value}.*; --help lists the flags"):
+        flags_of(add, argument)
 
 
 def test_overrides_are_told_from_flags():

@@ -63,7 +63,8 @@ def runs(tmp_path):
     write_run(
         tmp_path / "runs/b",
         {"seed": 0, "data": data, "optimizer": {"learning_rate": 0.3}, "note": "=x"},
-        [{"step": 8, "train/loss": None, "eval/accuracy": 0.25}],
+        [{"step": 8, "train/loss": None, "eval/accuracy": 0.25, "stepwise/r2": 0.5}],
+        [result(8, "knn", {"accuracy": 0.75}, source="folder:y")],
     )
     return [str(tmp_path / "runs/a"), str(tmp_path / "runs/b")]
 
@@ -73,9 +74,7 @@ def test_what_differs_comes_first_then_the_last_values(runs, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["a", "b"]
     blank = lines.index([])
-    assert ["optimizer.learning_rate", "0.1", "0.3"] in lines[:blank]
-    assert ["note", "–", "=x"] in lines[:blank]
-    assert "seed" not in {line[0] for line in lines[:blank]}
+    assert lines[1:blank] == [["note", "–", "=x"], ["optimizer.learning_rate", "0.1", "0.3"]]
     assert lines[blank + 1 :] == [
         ["eval/accuracy", "0.75", "0.25"],
         ["eval/loss", "1.5", "–"],
@@ -85,6 +84,8 @@ def test_what_differs_comes_first_then_the_last_values(runs, capsys):
         ["r/accuracy", "0.4", "–"],
         ["eval/accuracy", "on", "digits", "train", "0.2", "–"],
         ["eval_ema/accuracy", "0.7", "–"],
+        ["stepwise/r2", "–", "0.5"],
+        ["knn/accuracy", "on", "folder:y", "–", "0.75"],
     ]
 
 
@@ -134,11 +135,12 @@ def test_other_metrics_files_and_curves(runs, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere is no run's workdir"),
-        (["RUN", "--metrics=("], "no regular expression"),
-        (["RUN", "--metrics=mean$", "--curves=c.png"], "no run has such a metric"),
-        (["RUN", "--csv=c.txt"], "no name for what is written"),
-        (["DAMAGED"], "config.json is damaged"),
+        (["nowhere"], "nowhere is no run's workdir: nowhere/config.json is missing."),
+        (["RUN", "--metrics=("], "--metrics=(: no regular expression (missing ), "),
+        (["RUN", "--metrics=mean$", "--curves=c.png"], "--metrics=mean$: no run has such a metric"),
+        (["RUN", "--csv=c.txt"], "no name for what is written: NAME.csv"),
+        (["RUN", "--curves=c.svg"], "no name for what is written: NAME.png"),
+        (["DAMAGED"], "config.json is damaged (JSONDecodeError("),
     ],
 )
 def test_a_mistake_is_one_message_and_code_2(runs, tmp_path, capsys, arguments, message):
@@ -147,6 +149,23 @@ def test_a_mistake_is_one_message_and_code_2(runs, tmp_path, capsys, arguments, 
     words = {"RUN": runs[0], "DAMAGED": str(tmp_path / "damaged")}
     assert compare.main([words.get(one, one) for one in arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(PermissionError(13, "not allowed"), "not allowed"), (OSError("no room"), "no room")],
+)
+def test_files_that_cannot_be_written_are_named_with_their_flag(
+    runs, monkeypatch, capsys, error, reason
+):
+    def refuse(path, content):
+        raise error
+
+    monkeypatch.setattr(compare.storage, "write", refuse)
+    monkeypatch.setattr(compare, "draw_curves", lambda *given: b"")
+    for flag in ("--csv=t.csv", "--curves=c.png"):
+        assert compare.main([*runs, flag]) == 2
+        assert f"{flag} cannot be written: {reason}.\n" in capsys.readouterr().err
 
 
 def test_records_are_whole_lines_whatever_a_kill_left(tmp_path):
@@ -161,8 +180,10 @@ def test_records_are_whole_lines_whatever_a_kill_left(tmp_path):
 
 def test_names_in_a_file_are_escaped(tmp_path, capsys):
     for run in "ab":
-        write_run(tmp_path / run, {}, [{"step": 1, "eval/\x1b[31m": 0.5}])
+        config = {"note": f"\x1b[2J{run}"}
+        write_run(tmp_path / run, config, [{"step": 1, "eval/\x1b[31m": 0.5}])
     assert compare.main([str(tmp_path / run) for run in "ab"]) == 0
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
     assert "[31m" in printed
+    assert "[2Ja" in printed

@@ -8,6 +8,7 @@ import math
 import re
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from vit_jax import evaluation_files, inference, train
 from vit_jax.averaging import Views
 from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
+from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluators.regression import Regression
 from vit_jax.model_file import Preprocessing
 from vit_jax.predict import load_images
 from vit_jax.records import read_records
@@ -212,6 +215,19 @@ def test_the_setting_is_as_the_flags_say(model, images, monkeypatch):
     assert setting(made=other).data.dtype == "float32"
 
 
+def test_evaluators_are_those_that_are_asked_for():
+    def asked(*flags, loss="", models=("m",)):
+        return command.asked_evaluators(command.parse_flags([*models, *flags]), loss)
+
+    (found,) = asked("--classes=a'b")
+    assert (type(found), found.classes) == (Classification, "a'b")
+    kinds = [type(one) for loss in ("", "sigmoid", "l2") for one in asked(loss=loss)]
+    assert kinds == [Classification, Classification, Regression]
+    assert [one.prefix for one in asked("--evaluators= knn | probe ")] == ["knn", "probe"]
+    both = command.parse_flags(["a", "b", "--ensemble", "--pictures=x"])
+    assert (both.models, both.pictures) == (["a", "b"], "x")
+
+
 def test_what_is_averaged_at_test_time_is_as_the_flags_say(model, images, monkeypatch):
     path, made = model
     asked = []
@@ -302,7 +318,7 @@ def test_several_models_make_one_table(model, images, tmp_path, capsys):
     path, made = model
     root, _, labels = images
     vit_jax.save_model(made, tmp_path / "out.npz")
-    flags = (f"--source=folder:{root}", f"--csv={tmp_path}/results.csv")
+    flags = (f"--source=folder:{root}", "--split=val", f"--csv={tmp_path}/results.csv")
     code = run(path, tmp_path / "damaged.npz", tmp_path / "out.npz", *flags)
     assert code == 2, "one of the three is not there"
     assert not (tmp_path / "results.csv").exists(), "and that is known before the work"
@@ -322,6 +338,7 @@ def test_several_models_make_one_table(model, images, tmp_path, capsys):
         "images/s",
     ]
     assert [line.split()[0] for line in lines] == [str(path), f"{tmp_path}/out.npz"]
+    assert len({len(line) for line in (header, *lines)}) == 1, "a column below its name"
     with open(tmp_path / "results.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["model"] for row in rows] == [str(path), f"{tmp_path}/out.npz"]
@@ -353,25 +370,30 @@ def test_names_in_the_table_are_no_formulas(tmp_path):
 
 
 def test_the_speed_is_that_of_all_images_since_the_first_batch(monkeypatch):
-    """Three batches of two images, a second each after the first, which waits for the compiler."""
-    hands = iter([100.0, 101.0, 102.0, 103.0, 104.0, 105.0])
-    monkeypatch.setattr(inference.time, "perf_counter", lambda: next(hands))
+    """Of batches of two images: the first waits for the compiler, the others take a second each."""
+    now = [100.0]
+    monkeypatch.setattr(inference.time, "perf_counter", lambda: now[0])
     stopwatch = inference.Stopwatch()
-    assert list(stopwatch.time((batch for batch in [{}, {}, {}]), 6)) == [{}, {}, {}]
-    assert stopwatch.images_per_second == 6 / (103 - 100)
-    assert list(stopwatch.time((batch for batch in [{}]), 2)) == [{}]  # Another evaluator's.
-    assert stopwatch.images_per_second == (6 + 2) / (105 - 100)
+    for count, seconds in ((3, [50, 1, 1]), (1, [4])):  # The last is another evaluator's.
+        batches = (batch for batch in range(count))
+        for number, batch in enumerate(stopwatch.time(batches, 2 * count)):
+            assert batch == number
+            now[0] += seconds[number]
+        expected = {3: 6 / (1 + 1), 1: (6 + 2) / (1 + 1 + 4)}[count]
+        assert stopwatch.images_per_second == expected
 
 
 def test_evaluators_measure_the_splits_that_they_name(model, images, tmp_path, capsys):
     root, *_ = images
     flags = [
         f"--source=folder:{root}",
-        "--evaluators=classification | classification(name='few', split='val[:5]')",
+        "--evaluators=classification | classification(name='few', split='val[:5]', worst=2)",
+        f"--pictures={tmp_path}/drawn",
     ]
     (result,) = results_of(tmp_path, model[0], *flags)
     counts = {name: n for name, n in result["metrics"].items() if name.endswith("count")}
     assert counts == {"eval/count": 3 * PER_CLASS, "few/count": 5}
+    assert [path.name for path in (tmp_path / "drawn").iterdir()] == ["few_worst.png"]
     _, row, *others = capsys.readouterr().out.splitlines()
     assert row.split()[-1] != "images/s"
     assert [line.split()[0] for line in others] == [
@@ -384,8 +406,11 @@ def test_evaluators_measure_the_splits_that_they_name(model, images, tmp_path, c
 
 
 def test_a_run_of_an_earlier_version_is_measured_by_any_evaluators_and_keeps_the_results(
-    images, tmp_path
+    images, tmp_path, monkeypatch
 ):
+    moments = iter([10.0, 13.0, 20.0, 21.5])  # Two evaluators begin and end.
+    clock = types.SimpleNamespace(monotonic=lambda: next(moments))
+    monkeypatch.setattr(command, "time", clock)
     write_workdir(tmp_path / "run")
     recorded = {"data": {"source": f"folder:{images[0]}"}, "objective": {"loss": "softmax"}}
     (tmp_path / "run/config.json").write_text(json.dumps({"config": recorded}))
@@ -393,6 +418,7 @@ def test_a_run_of_an_earlier_version_is_measured_by_any_evaluators_and_keeps_the
     (result,) = results_of(tmp_path, tmp_path / "run", *flags)
     kept = read_records(str(tmp_path / "run/results.jsonl"))
     assert [(one["step"], one["name"]) for one in kept] == [(2, "eval"), (2, "knn")]
+    assert [one["seconds"] for one in kept] == [3, 1.5]
     for one in kept:
         for name, value in one["numbers"].items():
             assert result["metrics"][f"{one['name']}/{name}"] == value

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from vit_jax import evaluation_files
+from vit_jax.errors import ConfigError
 from vit_jax.evaluation_files import (
     COLUMNS,
     Result,
@@ -16,6 +18,7 @@ from vit_jax.evaluation_files import (
     table_row,
     write_csv,
     write_pictures,
+    write_results,
 )
 from vit_jax.evaluators.base import Results
 
@@ -74,11 +77,53 @@ def test_pictures_have_the_name_of_their_evaluator(tmp_path):
     np.testing.assert_array_equal(np.asarray(Image.open(path)), picture)
 
 
-@pytest.mark.parametrize("error", [PermissionError(13, "not allowed"), OSError(30, "read-only")])
-def test_a_run_that_cannot_be_written_keeps_no_record_and_says_so(monkeypatch, caplog, error):
+REFUSED = pytest.mark.parametrize(
+    ("error", "reason"),
+    [(PermissionError(13, "not allowed"), "not allowed"), (OSError("no room"), "no room")],
+)
+
+
+@REFUSED
+def test_a_run_that_cannot_be_written_keeps_no_record_and_says_so(
+    monkeypatch, caplog, error, reason
+):
     def refuse(path, record):
         raise error
 
     monkeypatch.setattr(evaluation_files, "append_record", refuse)
     evaluation_files.append_to_run("runs/a", {})
-    assert caplog.messages == [f"runs/a keeps no record of this: {error.strerror}."]
+    assert caplog.messages == [f"runs/a keeps no record of this: {reason}."]
+    assert caplog.records[0].levelname == "WARNING"
+
+
+@REFUSED
+def test_files_that_cannot_be_written_are_named_with_their_flag(monkeypatch, error, reason):
+    def refuse(path, content):
+        raise error
+
+    monkeypatch.setattr(evaluation_files.storage, "write", refuse)
+    pictures = Results({}, {"confusion": np.zeros((2, 4, 3), np.uint8)})
+    for write, name in (
+        (lambda: write_results([RESULT], "r.json", ""), "--json=r.json"),
+        (lambda: write_results([RESULT], "", "r.csv"), "--csv=r.csv"),
+        (lambda: write_pictures("shown", "v2", pictures), "--pictures=shown"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{name} cannot be written: {reason}[.]$"):
+            write()
+    write_results([RESULT], "", "")  # None was asked for.
+
+
+def test_names_are_harmless_to_a_terminal():
+    result = dataclasses.replace(RESULT, model="a\x1b[2J", source="b\x1b", split="c")
+    assert cells(result)[::2][:2] == ("a\\u001b[2J", "b\\u001b c")
+    row = table_row([result.model], [result.origin])
+    assert row.startswith("{:10}  {:14}  {:9}  ")
+
+
+def test_names_that_are_no_text_keep_their_bytes(tmp_path):
+    results = [RESULT, dataclasses.replace(RESULT, model="caf\udce9", unreadable=0)]
+    write_results(results, str(tmp_path / "r.json"), str(tmp_path / "r.csv"))
+    assert b"\ncaf\xe9,1200," in (tmp_path / "r.csv").read_bytes()
+    told = (tmp_path / "r.json").read_text()
+    assert [each["model"] for each in json.loads(told)] == ["run", "caf\udce9"]
+    assert told.startswith('[\n  {\n    "model": "run",\n')

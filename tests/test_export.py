@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import types
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from tests.published import GOLDEN, golden, logits, random_model, write_npz
 from tests.workdirs import CLASSES, write_workdir
 from vit_jax import export
 from vit_jax.errors import WeightsError
+from vit_jax.model_card import Run
 from vit_jax.weights.resampling import resize_positions
 
 
@@ -51,7 +53,7 @@ def test_a_workdir_becomes_a_published_file(workdir, flags, factor, tmp_path):
     assert json.loads((tmp_path / "out.json").read_text())["class_names"] == list(CLASSES)
 
 
-def test_every_format(workdir, tmp_path):
+def test_every_format(workdir, tmp_path, capsys):
     directory, flat = workdir
     for format, file, head in (
         ("timm", "out/model.safetensors", "head.weight"),
@@ -59,6 +61,7 @@ def test_every_format(workdir, tmp_path):
         ("vit_jax", "out/params.safetensors", "head/kernel"),
     ):
         assert run(directory, tmp_path / format / "out", f"--format={format}") == 0
+        assert f"Wrote {tmp_path}/{format}/out ({format})." in capsys.readouterr().err
         tensors = safetensors.numpy.load_file(tmp_path / format / file)
         kernel = tensors[head] if format == "vit_jax" else tensors[head].T
         np.testing.assert_array_equal(kernel, flat["head/kernel"] * np.float32(3))
@@ -156,7 +159,15 @@ def test_a_mistake_is_one_message_and_code_2(command, message, workdir, tmp_path
 
 @pytest.mark.parametrize(
     "command",
-    ["", "a", "a b --format=onnx", "a b --average=x", "a b --source_grid 3", "a b --bad", "a b c"],
+    [
+        *("", "a", "a b --format=onnx", "a b --average=x", "a b --source_grid 3", "a b --bad"),
+        *(
+            "a b c",
+            "a b --source_grid 3 x",
+            "a b --source_grid 3 4.0",
+            "a b --position_resize=area",
+        ),
+    ],
 )
 def test_a_command_line_that_is_not_understood(command, capsys):
     assert run(*command.split()) == 2
@@ -203,6 +214,42 @@ def test_a_run_is_pushed_with_its_page(hub_server, monkeypatch, tmp_path, caplog
     )
     images = np.ones((1, 16, 16, 3), np.float32)
     np.testing.assert_array_equal(logits(loaded, images), logits(expected, images))
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+@pytest.mark.parametrize(
+    ("flags", "num_classes", "has_head"),
+    [((), 3, True), (("--trunk_only",), 3, False), ((), 0, False)],
+)
+def test_the_page_is_of_what_is_pushed(monkeypatch, is_run, flags, num_classes, has_head):
+    """Of a run, it tells of the checkpoint that was asked for; other files are of none."""
+    told = {}
+
+    def find_checkpoint(path, name):
+        assert is_run, "only a run has checkpoints"
+        told["checkpoint"] = path, name
+        return 7, True
+
+    def push(folder, repository, message):
+        told["pushed"] = os.path.isdir(folder), repository, message
+        return "https://hub/page"
+
+    monkeypatch.setattr(export, "is_workdir", lambda path: is_run)
+    monkeypatch.setattr(export, "find_checkpoint", find_checkpoint)
+    monkeypatch.setattr(export, "save_model", lambda *a, **k: told.update(saved=(a[2], k)))
+    monkeypatch.setattr(export, "write_card", lambda *a, **k: told.update(card=(a[1], a[3], k)))
+    monkeypatch.setattr(export.hub, "push", push)
+    flags = export.parse_flags(["SOURCE", "hf:me/mine", "--checkpoint=best", *flags])
+    model = types.SimpleNamespace(options=types.SimpleNamespace(num_classes=num_classes))
+    assert export.push(model, flags, "timm") == "https://hub/page"
+    checkpoint = {"checkpoint": ("SOURCE", "best")} if is_run else {}
+    of = Run("SOURCE", 7) if is_run else None
+    assert told == {
+        **checkpoint,
+        "saved": ("timm", {"trunk_only": flags.trunk_only}),
+        "card": ("me/mine", "timm", {"has_head": has_head, "run": of}),
+        "pushed": (True, "me/mine", "A model trained with vit_jax"),
+    }
 
 
 def test_the_page_of_a_trunk_promises_no_classes(hub_server, monkeypatch, tmp_path):

@@ -91,6 +91,18 @@ def test_a_hundred_classes_are_named(tmp_path, count, last):
     assert not (tmp_path / "training_config.json").exists()
 
 
+@pytest.mark.parametrize("record", ["", '{"step": 7, "eval/accuracy": 0.5}\n'])
+def test_a_run_that_says_nothing_of_its_step_has_no_metrics(tmp_path, record):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_text("{torn")
+    if record:
+        (tmp_path / "run/metrics.jsonl").write_text(record)
+    card = card_of(tmp_path, run=Run(str(tmp_path / "run"), 3000))
+    assert "## Metrics" not in card
+    assert "## Training" not in card
+    assert not (tmp_path / "training_config.json").exists()
+
+
 def test_a_head_need_not_be_there_nor_names(tmp_path):
     card = card_of(tmp_path, format="timm", has_head=False)
     assert "ViT-Ti/8 without a head, for" in card

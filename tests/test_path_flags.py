@@ -6,7 +6,7 @@ import pytest
 
 from tests import tiny
 from tests.runs import ROOT
-from vit_jax import evaluate, export, main, predict
+from vit_jax import analyze, compare, embed, evaluate, export, main, predict, report
 from vit_jax.config_file import PATH_KEYS, load_config
 from vit_jax.data.picture_files import find_files
 from vit_jax.deduplicate import __main__ as deduplicate
@@ -22,7 +22,12 @@ FLAGS = {
         "--data_dir=PATH": "PATH",
         "--json=PATH": "PATH",
         "--csv=PATH": "PATH",
+        "--pictures=PATH": "PATH",
     },
+    embed.parse_flags: {"PATH": "PATH", "a.png": None, "--output=PATH.npy": "PATH.npy"},
+    analyze.parse_flags: {"PATH": "PATH", "--output=PATH": "PATH"},
+    compare.parse_flags: {"PATH": ["PATH"], "--curves=PATH": "PATH", "--csv=PATH.csv": "PATH.csv"},
+    report.parse_flags: {"PATH": "PATH", "--output=PATH.html": "PATH.html"},
     predict.parse_flags: {
         "PATH": "PATH",
         "a.png": None,
@@ -61,11 +66,13 @@ def replaced(value, path):
 
 @pytest.mark.parametrize("parse", FLAGS)
 def test_flags(parse, home):
-    flags = parse([flag.replace("PATH", "~/$RUN") for flag in FLAGS[parse]])
+    (home / "one").mkdir()
+    given = enumerate(FLAGS[parse])  # Each path is another.
+    flags = parse([flag.replace("PATH", f"~/$RUN/{number}") for number, flag in given])
     assert isinstance(flags, argparse.Namespace)
     kept = list(vars(flags).values())
-    for expected in filter(None, FLAGS[parse].values()):
-        assert replaced(expected, f"{home}/one") in kept
+    for number, expected in enumerate(FLAGS[parse].values()):
+        assert expected is None or replaced(expected, f"{home}/one/{number}") in kept
 
 
 def test_the_destination_of_an_export(home):

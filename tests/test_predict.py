@@ -260,6 +260,36 @@ def test_what_is_told_of_a_batch():
     assert [*command.named(None, (), 0.0)] == []
 
 
+def test_a_batch_is_black_where_there_is_no_picture():
+    made = types.SimpleNamespace(
+        options=types.SimpleNamespace(image_size=(2, 3), channels=1),
+        preprocessing=Preprocessing(dtype="float32"),
+    )
+    image = np.arange(6, dtype=np.float32).reshape(2, 3, 1)
+    pictures = [command.Loaded("a", image), command.Loaded("torn", None, "no image")]
+    found = command.batch_of([*pictures, command.Loaded("b", image + 0.5)], 4, made)
+    np.testing.assert_array_equal(found, [image, 0 * image, image + 0.5, 0 * image])
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(5, "Input/output error", "a.png"), "Input/output error"),
+        (OSError("no room"), "no room"),
+        (DataError("a hole"), "a hole"),
+        (ValueError("embedded null byte"), "embedded null byte"),
+    ],
+)
+def test_why_a_picture_cannot_be_read(error, told):
+    def transform(content):
+        raise error
+
+    assert command.load((3, b"content"), transform) == command.Loaded("[3]", None, told)
+    with pytest.raises(ZeroDivisionError):  # A mistake of ours.
+        command.load((3, b"content"), lambda content: 1 // 0)
+
+
 def test_batches_are_as_large_as_was_asked_for(model, model_path, monkeypatch, tmp_path, capsys):
     sizes = []
 
@@ -432,7 +462,7 @@ def test_text_and_the_reasons_of_what_cannot_be_read(model_path, pictures, capsy
     assert names == ["sub/2.jpg", "sub/10.jpg", "text.png", "zero.bmp", "élève 1.png"]
     assert all(line.count("%") == 2 for line in (lines[1], lines[4]))
     assert all(": error: " in line for line in (lines[0], lines[2], lines[3]))
-    assert "3 of 5 files could not be read" in captured.err
+    assert re.search(r"^W \S+ 3 of 5 files could not be read\.$", captured.err, re.MULTILINE)
 
 
 @pytest.mark.parametrize("format", ["text", "csv", "jsonl"])

@@ -83,6 +83,12 @@ def test_each_line_is_there_as_soon_as_it_is_told():
         assert len(set(flushed)) == len(OF_CLASSES), format
 
 
+def test_files_are_utf_8_whatever_bytes_are_in_names(tmp_path):
+    with open_output(f"{tmp_path}/x.txt") as file:
+        file.write("é \udcff\n")
+    assert (tmp_path / "x.txt").read_bytes() == "é \\udcff\n".encode()
+
+
 def test_no_picture_is_written_over(tmp_path):
     with pytest.raises(ConfigError, match="would be taken for a picture"):
         open_output(f"{tmp_path}/a.PNG")

@@ -1,6 +1,7 @@
 """`python -m vit_jax.report`: one run of the tiny config, whole and with its data gone."""
 
 import json
+import re
 import types
 
 import pytest
@@ -11,9 +12,10 @@ from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import report, train
 from vit_jax.config_file import load_config
 from vit_jax.earlier import by_present_names
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, NonFiniteLossError
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.regression import Regression
+from vit_jax.pages import Section
 from vit_jax.training.resuming import as_json
 
 pytestmark = pytest.mark.usefixtures("on_one_device", "shared_programs")
@@ -38,6 +40,7 @@ def test_the_report_of_a_run(finished, tmp_path):
     assert "<td>model.depth</td><td>2</td><td>12</td>" in page
     assert '<p class="note">ViT-Ti/2; 3 updates.</p>' in page
     assert "On digits, of the checkpoint at step 3." in page
+    assert "Beside each picture it is bright where attention ends up (rollout)." in page
     last = read_metrics(finished)[-1]
     assert f"<td>accuracy</td><td>{last['eval/accuracy']:.5g}</td>" in page
     assert f"<td>loss</td><td>{last['eval/loss']:.5g}</td>" in page
@@ -86,12 +89,13 @@ def test_each_key_has_the_runs_value_then_the_recipes():
     assert versions.table == [("package", "version"), ("jax", "1"), ("numpy", "2")]
 
 
-def test_the_model_that_is_looked_at_is_the_one_that_was_asked_for(monkeypatch):
+@pytest.mark.parametrize("error", [ConfigError, NonFiniteLossError])
+def test_the_model_that_is_looked_at_is_the_one_that_was_asked_for(monkeypatch, caplog, error):
     asked = []
 
     def parse_flags(arguments):
         asked.append(arguments)
-        raise ConfigError("enough")
+        raise error("enough")
 
     monkeypatch.setattr(report.evaluate, "parse_flags", parse_flags)
     flags = ["RUN", "--checkpoint=best", "--ema", "--option=gelu=erf", "--option=depth=1"]
@@ -99,6 +103,8 @@ def test_the_model_that_is_looked_at_is_the_one_that_was_asked_for(monkeypatch):
         (section,) = report.judged_sections(report.parse_flags(given))
         assert (section.title, section.text) == ("Mistakes", "Left out: enough")
     assert asked == [["RUN", "--checkpoint=latest"], flags]
+    assert caplog.messages == ["Mistakes are left out: enough"] * 2
+    assert caplog.records[0].levelname == "WARNING"
 
 
 @pytest.mark.parametrize(
@@ -125,9 +131,32 @@ def test_what_has_no_mistakes_is_told(monkeypatch, evaluator, numbers, message):
     assert message in section.text
 
 
+RECORD = {"step": 1200, "train/loss": 1.0, "time/steps": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("records", "done", "curves"),
+    [([], "no updates yet", []), ([{"step": 1}, RECORD], "1,200 updates", ["Loss", "Time"])],
+)
+def test_the_page_of_a_run_that_goes_on(tmp_path, monkeypatch, caplog, records, done, curves):
+    config = {"config": {"model": {"name": "ViT-Ti/2"}}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    monkeypatch.setattr(report, "judged_sections", lambda flags: [Section("Mistakes", "Some.")])
+    with caplog.at_level("INFO", logger="vit_jax"):
+        assert report.run([str(tmp_path)]) == 0
+    assert caplog.messages == [f"{tmp_path}/report.html has the report."]
+    page = (tmp_path / "report.html").read_text()
+    assert f"<h1>Run {tmp_path}</h1>" in page
+    assert f'<p class="note">ViT-Ti/2; {done}.</p>' in page
+    titles = re.findall("<h2>(.*?)</h2>", page)
+    assert titles == [*curves, "Mistakes", "Config", "Versions"]
+
+
 def test_what_is_no_run(tmp_path):
-    with pytest.raises(ConfigError, match="name a run's workdir"):
+    with pytest.raises(ConfigError, match=r"config\.json is missing: name a run's workdir\."):
         report.run([str(tmp_path)])
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        report.run([str(tmp_path)])
+    for content, reason in (("{", "JSONDecodeError"), ('{"config": 3}', "AttributeError")):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ConfigError, match=rf"config.json cannot be read \({reason}"):
+            report.run([str(tmp_path)])

@@ -8,6 +8,7 @@ import pytest
 import vit_jax
 from tests.models.filled import filled_model
 from vit_jax import evaluate, verify
+from vit_jax.errors import NonFiniteLossError
 from vit_jax.weights import pretrained
 
 NAME = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
@@ -65,7 +66,8 @@ def test_what_has_no_published_accuracy(name, message, capsys, monkeypatch):
     entries = [entry for entry in pretrained.PRETRAINED if entry.tag != "orig_in21k_ft_in1k"]
     monkeypatch.setattr(pretrained, "PRETRAINED", tuple(entries))
     assert verify.main([name, "--source=digits"]) == 2
-    assert message in capsys.readouterr().err
+    end = "see python -m vit_jax.models --pretrained."
+    assert f"'{name}': such weights {message}; {end}" in capsys.readouterr().err
 
 
 def test_each_is_compared_and_one_that_is_far_is_enough(monkeypatch, tmp_path, capsys):
@@ -93,9 +95,21 @@ def test_each_is_compared_and_one_that_is_far_is_enough(monkeypatch, tmp_path, c
     assert measured == ["a", "b", "c"]
     assert written == [(1, "j", "c"), (2, "j", "c"), (3, "j", "c")]
     printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split() == ["weights", "published", "%", "here", "%", "difference", "images"]
+    assert printed[4:] == [f"published: of {pretrained.TOP1_SOURCE}"]
     assert printed[1].split() == ["hf:timm/a", "62.500", "60.000", "-2.500", "1,000"]
     assert printed[3].split() == ["hf:timm/c", "70.000", "70.000", "+0.000", "3,000"]
     assert verify.main(["bc", "--tolerance=1.0"]) == 0
     assert verify.main(["bc", "--tolerance=0.999"]) == 1
     assert verify.main(["c"]) == 0
     assert verify.TOLERANCE == 0.1
+    for tolerance in ("0", "x"):
+        assert verify.main(["c", f"--tolerance={tolerance}"]) == 2
+        assert f"--tolerance: '{tolerance}' is not a number above 0" in capsys.readouterr().err
+
+    def diverged(plans, flags):
+        raise NonFiniteLossError("the logits are not finite")
+
+    monkeypatch.setattr(verify.evaluate, "evaluate", diverged)
+    assert verify.main(["bc"]) == 2
+    assert capsys.readouterr().err.count("the logits are not finite") == 2

@@ -234,9 +234,20 @@ WRITERS = {".npy": write_npy, ".parquet": write_parquet}
 def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; raises ConfigError if it is not understood."""
     parser = Parser("vit_jax.embed", "Writes embeddings of pictures.")
-    parser.add_argument("model", metavar="MODEL", help="a workdir, an export, .npz, hf:..., ...")
+    parser.add_argument(
+        "model",
+        type=storage.expand,
+        metavar="MODEL",
+        help="a workdir, an export, .npz, hf:..., ...",
+    )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, a folder, a glob, or -")
-    parser.add_argument("--output", required=True, metavar="FILE", help="ends in .npy or .parquet")
+    parser.add_argument(
+        "--output",
+        type=storage.expand,
+        required=True,
+        metavar="FILE",
+        help="ends in .npy or .parquet",
+    )
     add_model_flags(parser)
     parser.add_argument("--features", choices=EMBEDDINGS, default=PRE_LOGITS)
     parser.add_argument(

@@ -140,7 +140,11 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
         help="lines of NAME IN THE DATA, tab, NAME IN THE MODEL: only these classes are predicted",
     )
     parser.add_argument(
-        "--pictures", default="", metavar="FOLDER", help="write what evaluators draw, of one model"
+        "--pictures",
+        type=storage.expand,
+        default="",
+        metavar="FOLDER",
+        help="write what evaluators draw, of one model",
     )
     add_averaging_flags(parser)
     parser.add_argument(

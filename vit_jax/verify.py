@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from vit_jax import evaluate, hub
 from vit_jax.command_line import DONE, USER_ERROR, Parser, positive, run_command
-from vit_jax.errors import ConfigError, UserError
+from vit_jax.errors import ConfigError, NonFiniteLossError, UserError
 from vit_jax.evaluation_files import Result, write_results
 from vit_jax.tables import format_table
 from vit_jax.weights.pretrained import TOP1_SOURCE, Pretrained, list_pretrained
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     for entry in entries:
         try:
             result = evaluate.evaluate([evaluate.plan(entry.reference, evaluation)], evaluation)
-        except UserError as error:
+        except (UserError, NonFiniteLossError) as error:
             logger.error("%s", error)
             continue
         results.append(result)

@@ -73,7 +73,8 @@ def test_maps_have_a_row_for_each_layer_and_a_column_for_each_head(drawn, monkey
 def test_positions_have_a_tile_for_each_patch(drawn, monkeypatch):
     found = np.linspace(-1, 1, 2 * 3 * 2 * 3).reshape(2, 3, 2, 3)
     monkeypatch.setattr(gallery.analysis, "position_similarity", lambda model: found)
-    gallery.positions(subject_of())
+    finding = gallery.positions(subject_of())
+    assert finding.arrays == {"similarity": found}
     axes = axes_of(*drawn[0])
     matrix = np.ma.filled(axes.images[0].get_array(), np.nan)
     for row in range(2):
@@ -94,8 +95,11 @@ def test_distances_are_dots_over_depth_with_their_mean(drawn, monkeypatch):
         *[(1, 1, "1"), (1, 2, "3"), (1, 3, "8")],
         *[(2, 1, "10"), (2, 2, "20"), (2, 3, "60")],
     ]
-    assert "14 pictures" in finding.caption
+    assert "mean over patches and 14 pictures." in finding.caption
+    assert finding.arrays == {"distance": found}
     axes = axes_of(*drawn[0])
+    assert axes.get_ylabel() == "mean attention distance (pixels)"
+    assert [line.get_label() for line in axes.lines] == ["a head", "mean of heads"]
     dots, mean = (line.get_xydata().tolist() for line in axes.lines)
     assert dots == [[1, 1], [1, 3], [1, 8], [2, 10], [2, 20], [2, 60]]
     assert mean == [[1, 4], [2, 30]]
@@ -108,7 +112,11 @@ def test_similarity_of_tokens_is_over_layers(drawn, monkeypatch):
     monkeypatch.setattr(gallery.analysis, "token_similarity", lambda model, images: found)
     finding = gallery.tokens(subject_of())
     assert finding.table[1:] == [(1, "0.25"), (2, "0.5"), (3, "0.75")]
+    assert "mean over pairs and 14 pictures." in finding.caption
+    assert finding.arrays == {"similarity": found}
     axes = axes_of(*drawn[0])
+    labels = "network depth (layer)", "cosine similarity of patches"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == labels
     assert axes.lines[0].get_xydata().tolist() == [[1, 0.25], [2, 0.5], [3, 0.75]]
     assert axes.get_ylim() == (-1, 1)
 
@@ -130,6 +138,29 @@ def test_twelve_pictures_are_shown_from_end_to_end(monkeypatch):
     assert [tile[0, -1, 0] for tile in shown] == [100 + number for number in chosen]
 
 
+@pytest.mark.parametrize(
+    ("figure", "function", "drawn"),
+    [
+        ("rollout", "attention_rollout", tiles.lit),
+        ("colors", "patch_colors", tiles.patches_as_tile),
+    ],
+)
+def test_what_is_computed_is_drawn_beside_each_picture(figure, function, drawn, monkeypatch):
+    subject = subject_of(model="MODEL")
+    found = np.arange(3.0)
+
+    def computed(model, images):
+        assert (model, images) == ("MODEL", subject.images)
+        return found
+
+    monkeypatch.setattr(gallery.analysis, function, lambda *given: computed(*given))
+    monkeypatch.setattr(gallery, "pairs", lambda *given: given)
+    finding = gallery.FIGURES[figure](subject)
+    assert finding.picture == (subject, found, drawn)
+    assert finding.arrays[figure] is found
+    assert finding.arrays["images"].tolist() == list(NAMES)
+
+
 def test_relevance_is_for_the_predicted_class(monkeypatch):
     given = []
     monkeypatch.setattr(gallery, "require_tokens", lambda model, figure: model)
@@ -143,6 +174,8 @@ def test_relevance_is_for_the_predicted_class(monkeypatch):
     shown = ", ".join(f"class {n}" for n in gallery.chosen(subject))
     assert finding.caption.endswith(f"Predicted, row by row: {shown}.")
     assert finding.arrays["classes"].tolist() == list(names)
+    assert finding.arrays["images"].tolist() == list(NAMES)
+    assert finding.arrays["relevance"] == "found"
 
 
 def test_filters_are_shown_seven_in_a_row(monkeypatch):
@@ -151,7 +184,9 @@ def test_filters_are_shown_seven_in_a_row(monkeypatch):
     monkeypatch.setattr(gallery.analysis, "embedding_filters", lambda model, n: found[:n])
     monkeypatch.setattr(gallery.tiles, "in_rows", lambda *given: rows.append(given) or [])
     monkeypatch.setattr(gallery, "picture", lambda pixels: pixels)
-    assert "first 28 principal" in gallery.filters(subject_of()).caption
+    finding = gallery.filters(subject_of())
+    assert "The first 28 principal" in finding.caption
+    np.testing.assert_array_equal(finding.arrays["filters"], found)
     ((shown, columns),) = rows
     assert (len(shown), columns) == (28, 7)
     np.testing.assert_array_equal(shown[3][16, 16], (255 * found[3, 0, 0]).astype(np.uint8))
@@ -167,7 +202,10 @@ def test_classes_are_told_apart_and_rare_ones_are_grey(drawn):
         classes=classes, classes_are="their folder", names=tuple(map(str, range(len(classes))))
     )
     finding = gallery.scatter(subject, points, "T", "component", "Read.")
-    assert finding.caption == "Read. Classes are those of their folder."
+    assert (finding.title, finding.caption) == ("T", "Read. Classes are those of their folder.")
+    assert finding.arrays["points"] is points
+    assert finding.arrays["classes"].tolist() == list(classes)
+    assert finding.arrays["images"].tolist() == list(subject.names)
     assert finding.table[:2] == [
         ("image", "class", "x", "y"),
         ("0", "r", *(f"{value:.6g}" for value in points[0])),
@@ -196,11 +234,18 @@ def test_a_map_keeps_a_third_of_the_pictures_near(monkeypatch):
 
     stub = types.SimpleNamespace(TSNE=Tsne)  # The library takes a second to import.
     monkeypatch.setitem(sys.modules, "sklearn.manifold", stub)
-    monkeypatch.setattr(gallery, "scatter", lambda subject, points, title, axis, text: text)
+    monkeypatch.setattr(gallery, "scatter", lambda subject, *given: given)
     for count, perplexity in ((7, 2), (1000, 30)):
-        features = np.zeros((count, 3))
-        text = gallery.tsne(types.SimpleNamespace(images=features, features=features))
+        features = np.arange(3.0 * count).reshape(count, 3)
+        subject = types.SimpleNamespace(images=features, features=features)
+        points, title, axis, text = gallery.tsne(subject)
+        np.testing.assert_array_equal(points, features[:, :2])
+        assert (title, axis) == ("Embeddings: t-SNE", "dimension")
         assert f"perplexity {perplexity})" in text
+    points, title, axis, _ = gallery.pca(subject)
+    assert (points.shape, title, axis) == (
+        *((1000, 2), "Embeddings: principal components", "component"),
+    )
     assert given == [{"perplexity": p, "init": "pca", "random_state": 0} for p in (2, 30)]
 
 
@@ -212,6 +257,11 @@ def test_neighbours_are_others_even_of_equal_pictures(monkeypatch):
     features = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     finding = gallery.neighbors(subject_of(7, features=features))
     assert finding.arrays["nearest"][:2].tolist() == [[1, 2, 3, 4, 5], [0, 2, 3, 4, 5]]
+    cosines = [1, *np.cos(np.radians([10, 30, 60, 80]))]
+    np.testing.assert_allclose(finding.arrays["similarity"][:2], [cosines] * 2, rtol=1e-6)
+    assert finding.arrays["images"].tolist() == list(NAMES[:7])
+    assert "the 5 others nearest to it follow" in finding.caption
+    assert finding.caption.endswith("among 7 pictures.")
     assert finding.table[1] == ("0.png", 1, "1.png", "1")
     assert finding.table[7] == ("1.png", 2, "2.png", f"{np.cos(np.radians(10)):.6g}")
     assert len(finding.table) == 1 + 7 * 5

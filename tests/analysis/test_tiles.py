@@ -17,6 +17,8 @@ def test_a_tile_keeps_the_image_s_shape():
     assert tiles.as_tile(GREY).shape == (64, 128, 3)
     assert tiles.as_tile(np.zeros((500, 250, 3))).shape == (128, 64, 3)
     assert (tiles.as_tile(GREY) == 200).all()
+    assert tiles.tile_size((1, 500)) == (128, 1)
+    assert tiles.tile_size((30, 20)) == (85, 128)
 
 
 def test_shares_are_brightness():

@@ -82,8 +82,9 @@ def test_layers_of_features(images):
         np.testing.assert_allclose(patch_features(model, images, layer), outputs[layer], atol=1e-5)
     pooled = model.intermediates(images, "pre_logits")["pre_logits"]
     np.testing.assert_allclose(patch_features(model, images).mean(axis=1), pooled, atol=1e-5)
-    with pytest.raises(ConfigError, match="blocks 0 to 2"):
-        patch_features(model, images, 3)
+    for layer in (3, -2):
+        with pytest.raises(ConfigError, match=f"^layer={layer}: ViT-Ti/16 has blocks 0 to 2, -1"):
+            patch_features(model, images, layer)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_relevance_is_the_logits_slope_away_from_the_mean(images, options):
     from vit_jax.analysis.tokens import before_last_block, last_block
 
     model = make_model(**options)
-    found = class_relevance(model, images[:1], np.array([2]))
+    found = class_relevance(model, images[[1, 0]], np.array([0, 2]))[1:]
     tokens = np.asarray(before_last_block(model, images[:1]))
 
     @jax.jit
@@ -133,6 +134,10 @@ def test_neighbours_against_scikit_learn():
 
 def test_what_has_no_tokens_is_refused():
     model = jax.eval_shape(lambda: vit_jax.create_model("BiT-R50x1", image_size=32))
-    for figure in (token_similarity, patch_colors):
-        with pytest.raises(ConfigError, match="BiT-R50x1"):
+    for name, figure in (
+        ("similarity of tokens", token_similarity),
+        ("features as colours", patch_colors),
+        ("relevance for a class", lambda *given: class_relevance(*given, None)),
+    ):
+        with pytest.raises(ConfigError, match=f"^{name} is defined for .*: BiT-R50x1 has no"):
             figure(model, None)

@@ -138,7 +138,7 @@ def test_a_csv_file_says_the_same_and_holds_no_formulas(folder, tmp_path):
     [
         ("detailed=True", {"confusion", "reliability"}),
         ("per_class=True", set()),
-        ("worst=1", {"worst"}),
+        ("worst=1, split='val[:1]'", {"worst"}),
         ("", set()),
     ],
 )
@@ -221,10 +221,26 @@ def test_the_worst_are_found_by_their_index_in_the_source(monkeypatch):
     assert captions == [["b", "85% "], ["b", "70% a"]]
 
 
-def test_names_of_files_that_are_no_text_stand_in_parquet_as_escapes(tmp_path):
-    found = Answers(*(np.array([value]) for value in (0, [0, 1, 1], -1, 0.5, 0.25, 0.0)))
+ONE_ANSWER = Answers(*(np.array([value]) for value in (0, [0, 1, 1], -1, 0.5, 0.25, 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(PermissionError(13, "not allowed"), "not allowed"), (OSError("no room"), "no room")],
+)
+def test_rows_that_cannot_be_written_are_named(monkeypatch, error, reason):
+    def refuse(path, content):
+        raise error
+
+    monkeypatch.setattr(answer_files.storage, "write", refuse)
+    with pytest.raises(ConfigError, match=f"^rows='r.csv' cannot be written: {reason}[.]$"):
+        write_answers("r.csv", ONE_ANSWER, Numbered(9), ("a", "b", "c"))
+
+
+def test_names_of_files_that_are_no_text_stand_in_parquet_as_escapes(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     source = types.SimpleNamespace(name_of=lambda index: "\udcff.png")
-    write_answers(f"{tmp_path}/ROWS.PARQUET", found, source, ("a", "b", "c"))
+    write_answers("~/ROWS.PARQUET", ONE_ANSWER, source, ("a", "b", "c"))
     (row,) = parquet.read_table(tmp_path / "ROWS.PARQUET").to_pylist()
     assert row == {
         "path": "\\udcff.png",

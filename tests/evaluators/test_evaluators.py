@@ -1,6 +1,7 @@
 """`config.evaluators`: its text, names and metrics, and what becomes of a run whose evaluator fails."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +13,24 @@ from tests.stages import Setup, mesh_of
 from vit_jax import evaluate, train
 from vit_jax.checkpoint import find_checkpoint
 from vit_jax.errors import ConfigError, NonFiniteLossError
-from vit_jax.evaluators import EVALUATORS, read_evaluators
+from vit_jax.evaluators import EVALUATORS, check_head, read_evaluators
 from vit_jax.evaluators.base import Evaluator, Results
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("classification | classification()", "two evaluators would write under 'eval'"),
+        (
+            "classification | classification()",
+            "two evaluators would write under 'eval'; tell them apart by name='...'",
+        ),
         ("classification(name='a') | classification(name='a')", "write under 'a'"),
         ("classification(name='train')", "cannot be an evaluator's name"),
-        ("classification(name='data')", "cannot be an evaluator's name"),
+        (
+            "classification(name='data')",
+            "'data' cannot be an evaluator's name; the run's own metrics stand under train/ and "
+            "data/, those of averages under NAME_ema/.",
+        ),
         ("classification(name='a/b')", "cannot be an evaluator's name"),
         ("classification(name='a_ema')", "cannot be an evaluator's name"),
         ("clasification", "the nearest: classification"),
@@ -37,6 +45,28 @@ def test_texts_that_cannot_be_meant_are_refused(text, message):
         read_evaluators(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("classification", "worst", "-1"),
+        ("classification", "detailed", "1"),
+        ("classification", "classes", "None"),
+        ("fewshot", "shots", "(0,)"),
+        ("fewshot", "seeds", "0"),
+        ("fewshot", "l2", "0"),
+        ("knn", "k", "0"),
+        ("knn", "weights", "'none'"),
+        ("knn", "temperature", "0"),
+        ("objective", "seed", "-1"),
+        ("probe", "l2", "0"),
+        ("probe", "max_iterations", "0"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(name, option, value):
+    with pytest.raises(ConfigError, match=f"{option} of {name} must be"):
+        read_evaluators(f"{name}({option}={value})")
+
+
 @pytest.mark.parametrize("text", ["knnn", "knn(kk=3)", "knn | knn", "knn("])
 def test_messages_name_the_key_or_the_flag(text):
     with pytest.raises(ConfigError, match=r"^config\.evaluators='knn"):
@@ -44,6 +74,25 @@ def test_messages_name_the_key_or_the_flag(text):
     flags = evaluate.parse_flags(["run", f"--evaluators={text}"])
     with pytest.raises(ConfigError, match=r"^--evaluators='knn"):
         evaluate.asked_evaluators(flags)
+
+
+def test_what_measures_classes_needs_a_head():
+    headless = types.SimpleNamespace(num_classes=0)
+    check_head(read_evaluators("knn | probe | fewshot | objective"), headless)
+    check_head(read_evaluators("classification | knn"), types.SimpleNamespace(num_classes=1))
+    with pytest.raises(ConfigError) as error:
+        check_head(read_evaluators("knn | imagenet_a(name='a')"), headless)
+    assert str(error.value) == (
+        "the evaluator 'a' needs a classifier, and this model has no head: fine-tune it, or choose "
+        "among objective, fewshot, knn, probe."
+    )
+
+
+def test_each_evaluator_is_of_its_own_name():
+    """What it is called by, and what its results stand under where no name is set."""
+    found = {text: read_evaluators(text)[0].prefix for text in EVALUATORS}
+    shared = dict.fromkeys(("classification", "regression", "objective"), "eval")
+    assert found == {name: name for name in EVALUATORS} | shared
 
 
 def test_a_text_is_read_in_its_order():

@@ -1,13 +1,16 @@
 """Features of frozen models: of which examples they are."""
 
 import dataclasses
+import gc
 import types
+import weakref
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.evaluators.settings import Brightness, make_setting, write_folder
+from tests.states import mesh_of
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.feature_evaluator import FeatureEvaluator
@@ -52,6 +55,37 @@ def test_what_is_torn_or_padding_has_no_features(tmp_path):
         path.write_bytes(b"torn")
     with pytest.raises(DataError, match="none of the images can be read"):
         setting.features.open("", "val", training=True)(params)
+
+
+def test_features_go_with_their_parameters(tmp_path):
+    write_folder(tmp_path / "val", {"a": [20], "b": [40]})
+    setting, params = make_setting(f"folder:{tmp_path}", "ab")
+    features = setting.features.open("", "val", training=False)
+    kept = weakref.ref(features(params).features.values)
+    assert features(params).features.values is kept(), "computed once"
+    del params
+    gc.collect()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("source", ["", "digits"])
+@pytest.mark.parametrize("kind", ["multi_label", "numeric"])
+def test_images_without_a_class_each_are_refused(kind, source):
+    asked = []
+    opened = types.SimpleNamespace(**{"multi_label": False, "numeric": False, kind: True})
+
+    def open_split(*given, **options):
+        asked.append((given, options))
+        return types.SimpleNamespace(source=opened)
+
+    config = types.SimpleNamespace(source="folder:x")
+    store = FeatureStore(
+        types.SimpleNamespace(mesh=mesh_of(1)),
+        types.SimpleNamespace(config=config, open=open_split),
+    )
+    with pytest.raises(DataError, match=f"^{source or 'folder:x'}: few-shot evaluation, k-NN and"):
+        store.open(source, "val", training=True)
+    assert asked == [((source, "val"), {"own_classes": True, "training": True})]
 
 
 def test_each_source_split_and_model_has_features_of_its_own(tmp_path):

@@ -52,7 +52,8 @@ def test_mistakes_are_ordered_by_how_sure_they_were():
         ("1", "13.png", "dog", "cat", "80.0%"),
         ("2", "11.png", "cat", "dog", "60.0%"),
     ]
-    assert "no attention" in section.text
+    assert section.title == "Most confident mistakes"
+    assert section.text.endswith("The model has no attention over patches to show.")
     assert section.table[0] == ("", "image", "label", "prediction", "probability")
 
 
@@ -77,6 +78,9 @@ def test_twelve_mistakes_are_shown_six_in_a_row(monkeypatch):
     none = found._replace(prediction=np.array([-1] + [0] * 14))
     (row,) = mistakes.confident_mistakes(None, none, labelled).table[1:]
     assert row == ("1", "100.png", "cat", "–", "30.0%")
+    torn = found._replace(index=np.full(15, 14))  # All of them are one that cannot be read.
+    section = mistakes.confident_mistakes(None, torn, labelled)
+    assert (section.text, section.table) == ("None of the 12 pictures can be read.", ())
     right = found._replace(prediction=found.label)
     assert mistakes.confident_mistakes(None, right, labelled).text == "It made none."
 

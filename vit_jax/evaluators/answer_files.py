@@ -45,7 +45,7 @@ def write_answers(path: str, found: Answers, source: Source, names: Sequence[str
         "margin": found.margin,
     }
     try:
-        storage.write(path, WRITERS[_ending(path)](columns))
+        storage.write(storage.expand(path), WRITERS[_ending(path)](columns))
     except OSError as error:
         raise ConfigError(f"rows={path!r} cannot be written: {error.strerror or error}.") from error
 
