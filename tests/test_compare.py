@@ -89,6 +89,13 @@ def test_what_differs_comes_first_then_the_last_values(runs, capsys):
     ]
 
 
+def test_a_metric_names_the_data_that_is_not_the_runs():
+    own = {"data.source": "digits", "data.eval_split": ""}
+    for where, end in (({}, ""), ({"source": "y"}, " on y"), ({"split": "val"}, " on digits val")):
+        found = compare.names_and_numbers(result(1, "knn", {"accuracy": 0.5}, **where), own)
+        assert found == [(f"knn/accuracy{end}", 0.5)]
+
+
 def test_a_key_of_which_only_one_of_three_runs_differs_is_told(tmp_path, capsys):
     for name, seed in (("a", 0), ("b", 1), ("c", 0)):
         write_run(tmp_path / name, {"seed": seed, "batch_size": 8}, [{"step": 1}])

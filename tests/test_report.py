@@ -146,6 +146,7 @@ def test_the_page_of_a_run_that_goes_on(tmp_path, monkeypatch, caplog, records, 
     with caplog.at_level("INFO", logger="vit_jax"):
         assert report.run([str(tmp_path)]) == 0
     assert caplog.messages == [f"{tmp_path}/report.html has the report."]
+    assert caplog.records[0].levelname == "INFO"
     page = (tmp_path / "report.html").read_text()
     assert f"<h1>Run {tmp_path}</h1>" in page
     assert f'<p class="note">ViT-Ti/2; {done}.</p>' in page
