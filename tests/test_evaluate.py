@@ -25,6 +25,7 @@ from vit_jax import evaluation_files, inference, train
 from vit_jax.averaging import Views
 from vit_jax.config import default_config
 from vit_jax.errors import ConfigError
+from vit_jax.evaluators.base import Results
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.regression import Regression
 from vit_jax.model_file import Preprocessing
@@ -256,6 +257,28 @@ def test_what_is_averaged_at_test_time_is_as_the_flags_say(model, images, monkey
         ("logits", "sigmoid", 0.5),
         ("probabilities", "sigmoid", default),
     ]
+
+
+@pytest.mark.parametrize(("flags", "kept"), [((), [3]), (("--flips",), [])])
+def test_a_run_keeps_the_numbers_of_its_own_model_not_those_of_views(
+    model, images, monkeypatch, flags, kept
+):
+    counting = types.SimpleNamespace(
+        **{"NEEDS_HEAD": False, "NEEDS_OBJECTIVE": False, "prefix": "eval"},
+        bind=lambda setting: lambda params, frozen: Results({"count": 4}),
+    )
+    found, made = [], copy.copy(model[1])
+    made.loss = "softmax"
+    for name, stand_in in {
+        "load_task": lambda task, flags, needs_head: command.Loaded("run", made, 3, False),
+        "asked_evaluators": lambda *_: [counting],
+        "describe_result": lambda *_, step, **__: step,
+        "append_to_run": lambda path, record: found.append(record),
+    }.items():
+        monkeypatch.setattr(command, name, stand_in)
+    asked = command.parse_flags([str(model[0]), f"--source=folder:{images[0]}", *flags])
+    result = command.evaluate([command.plan(str(model[0]), asked)], asked)
+    assert (result.checkpoint, result.count, found) == (3, 4, kept)
 
 
 @pytest.mark.parametrize(("asked", "averaged"), [(False, True), (True, False), (False, False)])

@@ -115,6 +115,11 @@ def test_an_owner_elsewhere_that_is_silent_is_gone(directory, owner):
     assert claimed_after(directory, Time()) == 60 + settling
 
 
+def test_one_whose_processes_are_gone_here_may_live_on_another_host(directory):
+    write(directory, gone(), ELSEWHERE)
+    assert claimed_after(directory, Time()) >= 60
+
+
 def test_who_was_slower_to_take_over_leaves_the_others_claim(directory, monkeypatch):
     write(directory, gone())
     mine = Claim(directory, sleep=lambda seconds: None)
