@@ -166,13 +166,18 @@ def test_parts_together_do_all_and_the_last_has_the_table(
             ("--latex=/dev/null/t.tex",),
             "--latex=/dev/null/t.tex cannot",
         ),
-        ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--config.best_metric=x",), "is not measured"),
     ],
 )
 def test_a_mistake_is_one_message_and_code_2(made, tmp_path, capsys, content, flags, message):
     (tmp_path / "suite.py").write_text(content)
     assert suite.main([f"{tmp_path}/suite.py", f"--workdir={tmp_path}/w", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_metric_that_no_run_measures_is_named(file, made, tmp_path, capsys):
+    made[1].chosen = ("best_metric",)
+    assert suite.main([file, f"--workdir={tmp_path}/w", "--config.best_metric=x"]) == 2
+    assert "is not measured" in capsys.readouterr().err
 
 
 def test_vtab_has_its_19_tasks_and_is_found_from_any_folder(tmp_path, monkeypatch):

@@ -150,9 +150,7 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--ignore_class_names", action="store_true", help="match classes by number, not by name"
     )
-    parser.add_argument(
-        "--json", type=named(".json"), metavar="FILE", help="write a list of objects"
-    )
+    parser.add_argument("--json", type=named(".json"), metavar="FILE", help="write a JSON list")
     parser.add_argument("--csv", type=named(".csv"), metavar="FILE", help="write a table")
     parser.epilog = (
         "--source, --split and --data_dir are short for --config.data.source, --config.data.eval_split "
