@@ -86,7 +86,12 @@ def test_numbers_are_those_of_the_functions(written, saved, pictures):
     rollout = np.load(written / "rollout.npz")["rollout"]
     np.testing.assert_allclose(rollout, attention_rollout(model, images), atol=1e-4)
     with open(written / "pca.csv", newline="") as file:
-        assert [row["class"] for row in csv.DictReader(file)] == [*"aaaabbb"]
+        rows = [*csv.DictReader(file)]
+    assert [row["class"] for row in rows] == [*"aaaabbb"]
+    points = np.load(written / "pca.npz")["points"]
+    assert points.min() < 0
+    found = [[float(row[axis]) for axis in "xy"] for row in rows]
+    np.testing.assert_allclose(found, points, rtol=1e-5)
     headers = {path.stem: path.read_text().partition("\n")[0] for path in written.glob("*.csv")}
     assert headers == {
         "distance": "layer,head,pixels",

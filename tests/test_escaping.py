@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from vit_jax.console import setup_logging
-from vit_jax.escaping import csv_row, legible, printable
+from vit_jax.escaping import csv_row, legible, printable, six_digits
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2Kb\r\nI 12:00:00 Done\x9b1m\u202egnp\u2028"
 
@@ -33,6 +33,11 @@ def test_no_cell_is_a_formula(text):
     ((cell, *rest),) = csv.reader(io.StringIO(file.getvalue()))
     assert cell[0] in "'\\"
     assert rest == ["-1.5", "a=b", ""]
+
+
+def test_a_number_is_no_formula():
+    numbers = (-0.12345678, 1e-7, -2.0, float("nan"))
+    assert csv_row(map(six_digits, numbers)) == ["-0.123457", "1e-07", "-2", "nan"]
 
 
 def test_log_lines_cannot_be_forged(capsys):

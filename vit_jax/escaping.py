@@ -40,11 +40,22 @@ def legible(text: str) -> str:
     return _LONG_LINE.sub(beginning, _LONG_WORD.sub(beginning, text))
 
 
+class NumberText(str):
+    """A number as text: no formula, though it may begin with a sign."""
+
+
+def six_digits(value: float) -> NumberText:
+    """A number with six digits, for a cell of a CSV file."""
+    return NumberText(f"{value:.6g}")
+
+
 def csv_row(cells: Iterable[Any]) -> list[Any]:
     """Cells for a CSV file: texts printable, and no formulas: those begin with an apostrophe."""
     return [_csv_text(cell) if isinstance(cell, str) else cell for cell in cells]
 
 
 def _csv_text(text: str) -> str:
+    if isinstance(text, NumberText):
+        return text
     shown = printable(text)
     return f"'{shown}" if _FORMULA.match(shown) else shown

@@ -11,7 +11,7 @@ from typing import NamedTuple, TextIO
 
 from vit_jax.data.sources.contents import IMAGE_EXTENSIONS
 from vit_jax.errors import ConfigError
-from vit_jax.escaping import csv_row, printable
+from vit_jax.escaping import csv_row, printable, six_digits
 
 
 class RankedClass(NamedTuple):
@@ -63,13 +63,10 @@ def write_csv(file: TextIO, predictions: Iterable[Prediction], columns: Columns)
     header = ["path", "error", *(columns.values or itertools.chain.from_iterable(ranks))]
     writer.writerow(csv_row(header))
     for prediction in predictions:
-        ranked = ((name, index, f"{p:.6g}") for index, name, p in prediction.classes)
+        ranked = ((name, index, six_digits(p)) for index, name, p in prediction.classes)
         cells = [prediction.path, prediction.error, *itertools.chain.from_iterable(ranked)]
-        # Numbers are no text, so none is taken for a formula.
-        numbers = [f"{value:.6g}" for _, value in prediction.values]
-        writer.writerow(
-            [*csv_row(cells), *numbers] + [""] * (len(header) - len(cells) - len(numbers))
-        )
+        cells += [six_digits(value) for _, value in prediction.values]
+        writer.writerow(csv_row(cells) + [""] * (len(header) - len(cells)))
         file.flush()
 
 

@@ -311,12 +311,12 @@ def test_evaluators_of_classes_need_a_head(text, named):
     check_head(read_evaluators("knn | objective"), options)
 
 
-def test_a_custom_objective_is_found_by_its_name_or_its_place(monkeypatch):
+def test_a_custom_objective_is_found_by_its_name_or_by_module_and_class(monkeypatch):
     monkeypatch.setattr(objectives, "OBJECTIVES", dict(objectives.OBJECTIVES))
     objectives.register("mine", objectives.MaskedPatches)
     assert objectives.find_objective("mine") is objectives.MaskedPatches
-    place = "vit_jax.objectives.regression:Regression"
-    assert objectives.find_objective(place) is objectives.Regression
+    imported = objectives.find_objective("vit_jax.objectives.regression:Regression")
+    assert imported is objectives.Regression
     with pytest.raises(ConfigError) as error:
         objectives.find_objective("distilation")
     assert str(error.value) == (

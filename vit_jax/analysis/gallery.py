@@ -17,6 +17,7 @@ from vit_jax.analysis import tiles
 from vit_jax.analysis.captured import require_tokens
 from vit_jax.analysis.subject import Subject
 from vit_jax.errors import ConfigError
+from vit_jax.escaping import six_digits
 from vit_jax.figures import (
     MARKERS,
     PALETTE,
@@ -103,7 +104,7 @@ def distance(subject: Subject) -> Finding:
         add_legend(axes.figure)
 
     rows = [
-        (layer + 1, head + 1, f"{found[layer, head]:.6g}")
+        (layer + 1, head + 1, six_digits(found[layer, head]))
         for layer in range(layers)
         for head in range(heads)
     ]
@@ -176,7 +177,7 @@ def tokens(subject: Subject) -> Finding:
         "little.",
         {"similarity": found},
         plot(paint),
-        [("layer", "similarity"), *((n + 1, f"{x:.6g}") for n, x in enumerate(found))],
+        [("layer", "similarity"), *((n + 1, six_digits(x)) for n, x in enumerate(found))],
     )
 
 
@@ -266,7 +267,7 @@ def neighbors(subject: Subject) -> Finding:
                     subject.names[i],
                     rank + 1,
                     subject.names[nearest[i, rank]],
-                    f"{near[i, rank]:.6g}",
+                    six_digits(near[i, rank]),
                 )
                 for i in range(len(features))
                 for rank in range(count)
@@ -342,7 +343,7 @@ def scatter(subject: Subject, points: np.ndarray, title: str, axis: str, reading
             add_legend(axes.figure)
 
     source = f" Classes are those of {subject.classes_are}." if subject.classes_are else ""
-    coordinates = [[f"{value:.6g}" for value in point] for point in points.tolist()]
+    coordinates = [[six_digits(value) for value in point] for point in points.tolist()]
     rows = zip(subject.names, subject.classes, coordinates, strict=True)
     return Finding(
         title,

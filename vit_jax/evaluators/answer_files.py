@@ -14,7 +14,7 @@ from vit_jax import storage
 from vit_jax.data.images import sheet
 from vit_jax.data.sources.examples import Example, Source
 from vit_jax.errors import ConfigError
-from vit_jax.escaping import csv_row
+from vit_jax.escaping import csv_row, six_digits
 from vit_jax.evaluators.judgements import Answers
 
 SEVERAL = "|"  # Between the classes of an image that has several.
@@ -54,14 +54,13 @@ def _csv(columns: dict[str, Any]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(zip(*map(_shown, columns.values()), strict=True))
+    shown = {name: _rounded(values) for name, values in columns.items()}
+    writer.writerows(csv_row(row) for row in zip(*shown.values(), strict=True))
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
-def _shown(values: Any) -> list[Any]:
-    """Numbers rounded; texts as no formulas, which a number below 0 is not taken for."""
-    numbers = isinstance(values, np.ndarray)
-    return [f"{value:.6g}" for value in values] if numbers else csv_row(values)
+def _rounded(values: Any) -> Any:
+    return [*map(six_digits, values)] if isinstance(values, np.ndarray) else values
 
 
 def _parquet(columns: dict[str, Any]) -> bytes:
