@@ -18,6 +18,8 @@ from vit_jax.checkpoint import Checkpoints, restore_params
 from vit_jax.checkpoint_errors import is_left_behind, is_left_over
 from vit_jax.errors import CheckpointError
 
+WRITER_SECONDS = 100  # For a thread that has nothing left to do; Orbax's own limit is three times that.
+
 
 def flip(path):
     content = bytearray(path.read_bytes())
@@ -166,6 +168,22 @@ def test_a_save_that_finds_no_room_is_one_message_and_leaves_the_last(saved):
     assert_equal(resume(saved), make_state(2, ema=True))
 
 
+def test_no_writer_waits_for_a_folder_that_could_not_be_made(saved):
+    """It would keep the program from ending; a file in the way stands for a mount that vanished."""
+    checkpoints = Checkpoints(saved, keep=2, best_metric="eval/accuracy")
+    save_and_wait(checkpoints)
+    before = set(threading.enumerate())
+    (saved / "checkpoints").rename(saved / "mounted")
+    (saved / "checkpoints").touch()
+    with pytest.raises(CheckpointError, match=r"checkpoints/4 could not be saved \(.*Not a dir"):
+        save_and_wait(checkpoints, 4)
+    checkpoints.close()
+    left = [t for t in threading.enumerate() if t not in before and not t.daemon]
+    for thread in left:
+        thread.join(WRITER_SECONDS)
+    assert not [thread.name for thread in left if thread.is_alive()]
+
+
 def test_what_other_processes_are_writing_just_now_has_no_digest(tmp_path):
     """It is gone a moment later: a checkpoint would be damaged that is whole."""
     directory = epath.Path(tmp_path)
@@ -247,6 +265,6 @@ def test_a_save_is_over_when_the_checkpoint_is_whole(tmp_path):
     assert not checkpoint_errors.being_written.is_set()
 
 
-def save_and_wait(checkpoints):
-    checkpoints.save(3, make_state(3, ema=True), {})
+def save_and_wait(checkpoints, step=3):
+    checkpoints.save(step, make_state(step, ema=True), {})
     checkpoints.wait()

@@ -92,6 +92,9 @@ class Checkpoints:
                     cleanup_tmp_directories=not read_only,
                     read_only=read_only,
                     todelete_subdir=DELETED,
+                    # Else writers wait 5 minutes for folders that could not be made, and keep the
+                    # program that long from ending.
+                    async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 ),
                 item_handlers={
                     **{item: ocp.StandardCheckpointHandler() for item in ARRAY_ITEMS},
