@@ -18,7 +18,9 @@ from vit_jax.checkpoint import Checkpoints, restore_params
 from vit_jax.checkpoint_errors import is_left_behind, is_left_over
 from vit_jax.errors import CheckpointError
 
-WRITER_SECONDS = 100  # For a thread that has nothing left to do; Orbax's own limit is three times that.
+WRITER_SECONDS = (
+    100  # For a thread that has nothing left to do; Orbax's own limit is three times that.
+)
 
 
 def flip(path):
