@@ -1,4 +1,4 @@
-"""The trainer's own lines, with stand-ins for what they call: what is called, when, and with what."""
+"""The trainer's own lines, with stand-ins for what they call: what each is given, and what must come first."""
 
 import contextlib
 import threading
@@ -28,8 +28,25 @@ class Events(list):
         yield
         self.append((name, "ends"))
 
-    def names(self):
-        return [event[0] for event in self]
+    def given(self, name):
+        """What each call of that name was given."""
+        return [event[1:] for event in self if event[0] == name]
+
+    def positions(self, *names):
+        return [position for position, event in enumerate(self) if event[0] in names]
+
+    def inside(self, name):
+        """The names of all calls while something of that name went on."""
+        begins, ends = (
+            [at for at in self.positions(name) if self[at][1] == what]
+            for what in ("begins", "ends")
+        )
+        spans = zip(begins, ends, strict=True)
+        return [event[0] for begin, end in spans for event in self[begin + 1 : end]]
+
+    def come_before(self, earlier, later):
+        """Whether all calls of the one name come before all of the other."""
+        return max(self.positions(earlier)) < min(self.positions(later))
 
 
 # ------------------------------------------------------------------------------------ the loop
@@ -49,7 +66,7 @@ class Loop:
 
         def lower(*given):
             events.append(("lower", *given))
-            return types.SimpleNamespace(compile=events.noting("compile", compiled))
+            return types.SimpleNamespace(compile=events.noting("compiled", compiled))
 
         def draw(start):
             events.append(("batches", start))
@@ -76,7 +93,7 @@ class Loop:
             write_image=events.noting("image"),
             spending=lambda kind: events.around(str(kind)),
         )
-        results = ({"eval/x": 0.25}, {"eval/map": "map"})
+        results = (NUMBERS, {"eval/map": "map"})
         self.evaluation = types.SimpleNamespace(
             due=lambda step: step in due, measure=events.noting("measure", results)
         )
@@ -114,56 +131,69 @@ class Loop:
         return self.events
 
 
-def test_an_update_and_all_that_follows_it_come_in_their_order(monkeypatch):
+STEPS = (4, 5, 6)
+NUMBERS = {"eval/x": 0.25}
+
+
+def test_each_update_goes_on_from_the_last_with_its_own_batch(monkeypatch):
     loop = Loop(monkeypatch)
-    log, tools = loop.log, loop.tools
-    guard = ("guard", 5, "state 5", log, tools.checkpoints)
-    assert loop.run() == [
-        ("make_preview", "objective", 11, "mesh"),
-        ("data_wait", "begins"),
-        ("batches", 3),
-        ("data_wait", "ends"),
-        ("image", 4, "train/augmented_batch", ("picture", 4, 4)),
-        ("compile", "begins"),
-        ("lower", "state 3", "frozen", 4),
-        ("compile",),
-        ("meet", 0),
-        ("compile", "ends"),
-        ("start", 3),
-        ("before", 4),
-        ("update", "state 3", "frozen", 4),
-        ("add", 4, "metrics 4"),
-        ("after", 4, log.drain),
-        ("see", 4, {}),
-        ("data_wait", "begins"),
-        ("data_wait", "ends"),
-        ("before", 5),
-        ("update", "state 4", "frozen", 5),
-        ("add", 5, "metrics 5"),
-        ("after", 5, log.drain),
-        ("drain",),
-        ("evaluation", "begins"),
-        (guard, "begins"),
-        ("measure", 5, "state 5", "frozen"),
-        (guard, "ends"),
-        ("evaluation", "ends"),
-        ("write", 5, {"eval/x": 0.25}),
-        ("image", 5, "eval/map", "map"),
-        ("see", 5, {"eval/x": 0.25}),
-        ("data_wait", "begins"),
-        ("data_wait", "ends"),
-        ("before", 6),
-        ("update", "state 5", "frozen", 6),
-        ("add", 6, "metrics 6"),
-        ("after", 6, log.drain),
-        ("see", 6, {}),
-        ("drain",),
-        ("saving", "begins"),
-        ("flush",),
-        ("save", 6, "state 6", {}),
-        ("saving", "ends"),
-        ("close profiler",),
-    ]
+    events, drain = loop.run(), loop.log.drain
+    assert events.given("batches") == [(3,)]
+    assert events.given("lower") == [("state 3", "frozen", 4)]
+    assert events.given("update") == [(f"state {step - 1}", "frozen", step) for step in STEPS]
+    assert events.given("add") == [(step, f"metrics {step}") for step in STEPS]
+    assert events.given("before") == [(step,) for step in STEPS]
+    assert events.given("after") == [(step, drain) for step in STEPS]
+    assert events.given("see") == [(step, NUMBERS if step == 5 else {}) for step in STEPS]
+    assert events.given("start") == [(3,)]
+
+
+def test_what_a_run_shows_measures_and_saves(monkeypatch):
+    loop = Loop(monkeypatch)
+    events = loop.run()
+    assert events.given("make_preview") == [("objective", 11, "mesh")]
+    augmented = (4, "train/augmented_batch", ("picture", 4, 4))
+    assert events.given("image") == [augmented, (5, "eval/map", "map")]
+    assert events.given("measure") == [(5, "state 5", "frozen")]
+    assert events.given("write") == [(5, NUMBERS)]
+    assert events.given("save") == [(6, "state 6", {})]
+    guard = ("guard", 5, "state 5", loop.log, loop.tools.checkpoints)
+    assert events.inside(guard) == ["measure"]  # An evaluation that fails costs no update.
+
+
+def test_where_the_time_goes_is_counted(monkeypatch):
+    events = Loop(monkeypatch).run()
+    assert events.given("data_wait") == [("begins",), ("ends",)] * len(STEPS)
+    assert events.inside("data_wait") == ["batches"]
+    assert events.inside("compile") == ["lower", "compiled", "meet"]
+    assert "measure" in events.inside("evaluation")
+    assert "save" in events.inside("saving")
+    assert events.come_before("compiled", "start")  # The first rate is one of updates.
+    assert events.come_before("start", "update")
+
+
+def test_nothing_of_an_infinite_loss_is_measured_or_saved(monkeypatch):
+    """`drain` raises for it: it comes after the last update, before either."""
+    events = Loop(monkeypatch).run()
+    for position in events.positions("measure", "save"):
+        before = Events(events[:position])
+        assert max(before.positions("drain")) > max(before.positions("add"))
+
+
+def test_records_are_on_the_disk_before_the_checkpoint_that_would_cut_them(monkeypatch):
+    events = Loop(monkeypatch, every=5).run()
+    for position in events.positions("save"):
+        before = Events(events[:position])
+        assert max(before.positions("flush")) > max(before.positions("add", "write", "image"))
+
+
+def test_a_trace_has_whole_updates(monkeypatch):
+    events = Loop(monkeypatch).run()
+    around = [event[:2] for event in events if event[0] in ("before", "after")]
+    assert around == [(name, step) for step in STEPS for name in ("before", "after")]
+    # It ends by waiting for the numbers that were added.
+    parts = ("before", "update", "add", "after")
+    assert all(list(at) == sorted(at) for at in zip(*map(events.positions, parts), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -181,9 +211,9 @@ def test_an_update_and_all_that_follows_it_come_in_their_order(monkeypatch):
 def test_when_the_state_is_saved(monkeypatch, options, saved):
     events = Loop(monkeypatch, **options).run()
     assert [event[1] for event in events if event[0] == "save"] == saved
-    assert events.names()[-1] == "close profiler"
+    assert events[-1] == ("close profiler",)
     numbers = {event[1]: event[3] for event in events if event[0] == "save"}
-    assert numbers == {step: {"eval/x": 0.25} if step == 5 else {} for step in saved}
+    assert numbers == {step: NUMBERS if step == 5 else {} for step in saved}
 
 
 @pytest.mark.parametrize(("stop_at", "ends"), [(4, True), (5, True), (6, False)])
@@ -199,7 +229,7 @@ def test_a_run_that_is_stopped_saves_and_says_how_to_go_on(monkeypatch, stop_at,
         loop.run()
     (saved,) = [event for event in loop.events if event[0] == "save"]
     assert saved[1:3] == (stop_at, f"state {stop_at}")
-    assert loop.events.names()[-1] == "close profiler"
+    assert loop.events[-1] == ("close profiler",)
 
 
 # -------------------------------------------------------------------------------- a run's stages
@@ -251,37 +281,49 @@ def stages(monkeypatch):
     )
 
 
-def test_what_a_run_does_before_it_trains(stages):
+def test_each_part_of_a_run_is_made_of_the_others(stages):
     config, known = types.SimpleNamespace(init="given"), stages.config
     assert train.run(config, "DIR", chosen=("a",)) == {"step": 3}
-    *events, (_, *last), held = stages.events
-    assert events == [
-        ("config_lib__validate", config),
-        ("check_path", "DIR"),
-        ("workdir__check_apart_from_weights", "DIR", "given"),
-        ("as_recorded", config, "DIR", ("a",)),
-        ("with_architecture", known, {"cached_only": False}),
-        ("sharding__build_mesh", "mesh of"),
-        ("check_batch", known, "mesh"),
-        ("open_dataset", known, {"required": True, "index_dir": "DIR/index"}),
-        ("find_beginning", known, "DIR", stages.dataset),
-        ("make_experiment", known, "mesh", stages.dataset, "weights"),
-        ("fitted", stages.experiment),
-        ("describe_run", stages.experiment),
-        ("with_index", "data of", "DIR/index"),
-        ("open_evaluation", stages.experiment, "data with index"),
-        ("check_run", stages.dataset, "data"),
-        ("distributed__check_same", "training examples", 77),
-        ("check evaluation",),
-        ("workdir__open_directory", "DIR"),
-        (("held", "opened"), "begins"),
-    ]
-    assert held == (("held", "opened"), "ends")
-    assert last[:4] == [stages.experiment, stages.evaluation, "fitted beginning", "DIR"]
-    assert not last[4].is_set()
+    made = {event[0]: list(event[1:]) for event in stages.events}
+    *given, stop = made.pop("run_experiment")
+    assert given == [stages.experiment, stages.evaluation, "fitted beginning", "DIR"]
+    assert not stop.is_set()
+    assert made.pop(("held", "opened")) == ["ends"]
+    assert made == {
+        "config_lib__validate": [config],
+        "check_path": ["DIR"],
+        "workdir__check_apart_from_weights": ["DIR", "given"],
+        "as_recorded": [config, "DIR", ("a",)],
+        "with_architecture": [known, {"cached_only": False}],
+        "sharding__build_mesh": ["mesh of"],
+        "check_batch": [known, "mesh"],
+        "open_dataset": [known, {"required": True, "index_dir": "DIR/index"}],
+        "find_beginning": [known, "DIR", stages.dataset],
+        "make_experiment": [known, "mesh", stages.dataset, "weights"],
+        "fitted": [stages.experiment],
+        "describe_run": [stages.experiment],
+        "with_index": ["data of", "DIR/index"],
+        "open_evaluation": [stages.experiment, "data with index"],
+        "check_run": [stages.dataset, "data"],
+        "distributed__check_same": ["training examples", 77],
+        "check evaluation": [],
+        "workdir__open_directory": ["DIR"],
+    }
     stop = threading.Event()
     train.run(config, "DIR", stop=stop)
-    assert stages.events[-2][5] is stop
+    assert stages.events.given("run_experiment")[1][-1] is stop
+
+
+def test_what_is_refused_is_refused_before_anything_is_touched(stages):
+    train.run(types.SimpleNamespace(init="given"), "DIR")
+    events = stages.events
+    assert events[0][0] == "config_lib__validate"
+    for check in ("check_path", "workdir__check_apart_from_weights"):
+        assert events.come_before(check, "as_recorded")  # Which reads the workdir.
+    assert events.come_before("check_batch", "open_dataset")  # Which may take minutes.
+    for check in ("check_run", "distributed__check_same", "check evaluation"):
+        assert events.come_before(check, "workdir__open_directory")
+    assert events.inside(("held", "opened")) == ["run_experiment"]
 
 
 @pytest.mark.parametrize("source", ["source", None])
@@ -289,23 +331,17 @@ def test_a_dry_run_touches_no_workdir_and_asks_nothing_of_the_network(stages, so
     stages.dataset.source = source
     with caplog.at_level("INFO", logger="vit_jax"):
         assert train.run("config", "DIR", dry_run=True) == {}
-    expected = [
-        ("config_lib__validate", "config"),
-        ("with_architecture", "config", {"cached_only": True}),
-        ("sharding__build_mesh", "mesh of"),
-        ("check_batch", stages.config, "mesh"),
-        ("open_dataset", stages.config, {"required": False, "index_dir": ""}),
-        ("find_beginning", stages.config, "", stages.dataset),
-        ("make_experiment", stages.config, "mesh", stages.dataset, "weights"),
-        ("fitted", stages.experiment),
-        ("describe_run", stages.experiment),
-    ]
-    opened = [
-        ("with_index", "data of", ""),
-        ("open_evaluation", stages.experiment, "data with index"),
-        ("check_run", stages.dataset, "data"),
-    ]
-    assert stages.events == (expected + opened if source else expected)
+    touching = {"check_path", "workdir__check_apart_from_weights", "as_recorded"}
+    touching |= {"workdir__open_directory", ("held", "opened"), "run_experiment"}
+    called = {event[0] for event in stages.events}
+    assert not touching & called
+    assert stages.events.given("with_architecture") == [("config", {"cached_only": True})]
+    (opened,) = stages.events.given("open_dataset")
+    assert opened == (stages.config, {"required": False, "index_dir": ""})
+    assert stages.events.given("find_beginning") == [(stages.config, "", stages.dataset)]
+    # Without the data there is nothing to evaluate on.
+    assert stages.events.given("with_index") == ([("data of", "")] if source else [])
+    assert ("open_evaluation" in called) == ("check_run" in called) == bool(source)
     assert caplog.messages == ["described"]
 
 
@@ -341,23 +377,29 @@ def test_a_run_opens_its_files_as_the_config_says(monkeypatch, start, process):
     monkeypatch.setattr(train.jax, "process_index", lambda: process)
     found = train.run_experiment(experiment, evaluation, beginning, "DIR", "event")
     assert found == {"step": 9}
-    resuming = {"resuming": start > 0}
     tools = train.Tools("recorded", checkpoints, log, "profiler", "patience", "stop")
-    assert events == [
-        ("workdir__enable_compilation_cache", directory),
-        ("Checkpoints", directory, {"keep": 3, "best_metric": "eval/x"}),
-        ("workdir__record_config", directory, config, "inputs", "eval/x", resuming),
-        ("begin", experiment, checkpoints),
-        ("load_frozen", "objective", "shapes"),
-        *([("write_model_file", directory, "model")] if process == 0 else []),
-        ("open_log", experiment, directory, start),
-        (("watching", 0.5, "clock"), "begins"),
-        ("Profiler", config.profile, directory),
-        ("open_patience", directory, "eval/x", 4, start),
-        ("recorded_in", directory, start),
-        ("stopping_after", "event"),
-        ("train", experiment, "state", "frozen", tools),
-        ("close log",),
-        ("close checkpoints",),
-        (("watching", 0.5, "clock"), "ends"),
-    ]
+    watched = ("watching", 0.5, "clock")
+    made = {event[0]: list(event[1:]) for event in events if event[0] != watched}
+    assert made == {
+        "workdir__enable_compilation_cache": [directory],
+        "Checkpoints": [directory, {"keep": 3, "best_metric": "eval/x"}],
+        "workdir__record_config": [directory, config, "inputs", "eval/x", {"resuming": start > 0}],
+        "begin": [experiment, checkpoints],
+        "load_frozen": ["objective", "shapes"],
+        **({"write_model_file": [directory, "model"]} if process == 0 else {}),
+        "open_log": [experiment, directory, start],
+        "Profiler": [config.profile, directory],
+        "open_patience": [directory, "eval/x", 4, start],
+        "recorded_in": [directory, start],
+        "stopping_after": ["event"],
+        "train": [experiment, "state", "frozen", tools],
+        "close log": [],
+        "close checkpoints": [],
+    }
+    assert {"train", "close log", "close checkpoints"} <= set(
+        events.inside(watched)
+    )  # These may hang.
+    assert events.come_before("train", "close log")
+    assert events.come_before("close log", "close checkpoints")  # Whose error is the one to tell.
+    assert events.come_before("workdir__enable_compilation_cache", "begin")  # Which compiles.
+    assert events.come_before("Checkpoints", "open_log")
