@@ -101,8 +101,8 @@ def test_several_are_read_at_once():
         ("ab", "abc", "new: c"),
         ("abc", "xbc", "missing: a; new: x"),
         ("abc", "acb", "class 1 was 'b' and is 'c'"),
-        ("ab", "abb", "class 2 was None and is 'b'"),
-        ("ab", "ab", "not at all"),
+        ("ab", "abb", "there were 2 classes and are 3"),
+        ("aba", "ab", "there were 3 classes and are 2"),
     ],
 )
 def test_the_difference_of_two_lists(before, now, expected):

@@ -56,9 +56,10 @@ class Local:
         (
             costs(decode=2, decoded_bytes=4e6),
             Local,
-            {"source": "tar:S", "data_dir": "D", "train_split": "T"},
+            {"source": "tfds:S", "data_dir": "my data", "label": "kind"},
             [
-                "python -m vit_jax.prepare --source=tar:S --output=DIR --shorter_side=256, smaller",
+                "python -m vit_jax.prepare --source=tfds:S --output=DIR --shorter_side=256 "
+                "'--config.data.data_dir=my data' --config.data.label=kind, smaller",
                 "data.cache_gib=5",
             ],
         ),

@@ -129,8 +129,8 @@ def test_a_place_may_name_a_split(text, expected):
     ("flags", "message"),
     [
         (["--perceptual_distance=13"], "must be from 0 to 12"),
-        (["--output=/missing/folder/list"], "--output=/missing/folder/list cannot be written"),
-        (["--output=."], " cannot be written.\n"),
+        (["--output=/no/list"], "--output=/no/list cannot be written: /no is no folder."),
+        (["--output=."], " is a folder: name a file in it."),
         (["--against=folder:/missing"], "no such folder"),
         (["--against=digits@extra"], "no split 'extra'"),
     ],
@@ -244,5 +244,5 @@ def test_a_list_that_cannot_be_written(data, monkeypatch, capsys):
 
     monkeypatch.setattr(deduplicate.storage, "write", refuse)
     assert run(data, f"--against=folder:{data}") == 2
-    told = f"--output={data}/out.txt cannot be written ([Errno 28] No space left on device)."
+    told = f"--output={data}/out.txt cannot be written: No space left on device."
     assert told in capsys.readouterr().err

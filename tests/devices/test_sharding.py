@@ -58,15 +58,19 @@ def test_mesh_is_over_every_device_by_default():
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "axes", "sizes"),
+    ("num_devices", "axes", "shown"),
     [
-        *((8, {"fsdp": 3}, (2, 3, 1)), (8, {"data": 4}, (4, 1, 1)), (1, {"fsdp": 8}, (0, 8, 1))),
-        *((8, {"data": 0}, (0, 1, 1)), (4, {"data": 8}, (8, 1, 1)), (8, {"fsdp": 0}, (8, 0, 1))),
-        (8, {"data": 3, "fsdp": -1}, (3, 2, 1)),
+        (8, {"fsdp": 3}, "data=-1 x fsdp=3 x tensor=1"),
+        (8, {"data": 4}, "data=4 x fsdp=1 x tensor=1"),
+        (1, {"fsdp": 8}, "data=-1 x fsdp=8 x tensor=1"),
+        (8, {"data": 0}, "data=0 x fsdp=1 x tensor=1"),
+        (4, {"data": 8}, "data=8 x fsdp=1 x tensor=1"),
+        (8, {"fsdp": 0}, "data=-1 x fsdp=0 x tensor=1"),
+        (8, {"data": 3, "fsdp": -1}, "data=3 x fsdp=-1 x tensor=1"),
     ],
 )
-def test_axes_that_do_not_multiply_to_the_devices_are_refused(num_devices, axes, sizes):
-    shown = "data={} x fsdp={} x tensor={}".format(*sizes)
+def test_axes_that_do_not_multiply_to_the_devices_are_refused(num_devices, axes, shown):
+    """Axes are shown as they were asked for."""
     with pytest.raises(
         ConfigError, match=f"{shown} does not multiply to the {num_devices} devices"
     ):

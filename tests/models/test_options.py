@@ -289,8 +289,9 @@ REFUSED = {
     },
     "model.mlp_width=10000001: must be at most 10,000,000": {"mlp_width": 10**7 + 1},
     "model.depth=10001: must be at most 10,000": {"depth": 10_001},
-    "model.image_size 3 (width) is not divisible by model.patch_size 4: the nearest sizes that are: "
-    "4 and 4": {"image_size": (8, 3)},
+    "model.image_size 3 (width) is not divisible by model.patch_size 4: the nearest that is: 4.": {
+        "image_size": (8, 3)
+    },
 }
 
 

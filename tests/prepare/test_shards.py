@@ -85,9 +85,10 @@ def test_what_shards_depend_on(tmp_path, monkeypatch):
         DataError, match=f"{tmp_path} holds .*: format, on_error, shard_mib, shorter_"
     ):
         prepare.read_plan(str(tmp_path), plan)
-    (tmp_path / "prepare.json").write_text("{}")
-    with pytest.raises(DataError, match=r"prepare\.json cannot be read"):
-        prepare.read_plan(str(tmp_path), plan)
+    for content in ("", "{}", "[]", "null"):
+        (tmp_path / "prepare.json").write_text(content)
+        with pytest.raises(DataError, match=r"prepare\.json cannot be read"):
+            prepare.read_plan(str(tmp_path), plan)
 
 
 PARTS = [Part("train", range(10), 4), Part("val", range(6), 6)]

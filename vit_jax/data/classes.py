@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -98,18 +97,14 @@ class LabelledForModel(View):
 
 
 def difference(before: Sequence[str], now: Sequence[str]) -> str:
-    """In what two lists of classes differ, in words."""
+    """In what two lists of classes differ, in words; they are not the same."""
     gone = [name for name in before if name not in set(now)]
     added = [name for name in now if name not in set(before)]
     if gone or added:
         parts = [("missing", gone), ("new", added)]
         return "; ".join(f"{word}: {abbreviate(names)}" for word, names in parts if names)
-    pairs = enumerate(itertools.zip_longest(before, now))
-    return next(
-        (
-            f"class {number} was {old!r} and is {new!r}"
-            for number, (old, new) in pairs
-            if old != new
-        ),
-        "not at all",
-    )
+    for number, (old, new) in enumerate(zip(before, now, strict=False)):
+        if old != new:
+            return f"class {number} was {old!r} and is {new!r}"
+    # A name occurs more often in one of them.
+    return f"there were {len(before):,} classes and are {len(now):,}"

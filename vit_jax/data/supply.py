@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ GLANCE_SECONDS = 1.0  # That a look at the data may take, with what it opens abo
 GLANCE_IMAGES = 64
 _LARGE = 2.0  # Times the pixels of the model's input, from which on `prepare` is worth it.
 _MUCH = 0.5  # Of an image's time: a stage that takes so much is worth a remedy.
+_WHAT_IS_READ = ("data_dir", "label", "columns")  # Of a source, beside its name.
 _SPARE = 0.5  # Of the host's memory, for a cache.
 
 
@@ -232,10 +234,11 @@ def remedies(config: ConfigDict, dataset: Dataset, costs: Costs, num_cores: int)
         found.append("a copy on a local disk")
     if shares[DECODE] > _MUCH and costs.decoded_bytes > _LARGE * model_bytes:
         side = round(max(size) * 8 / 7)
-        found.append(
-            f"python -m vit_jax.prepare --source={data.source} --output=DIR --shorter_side={side}, "
-            "smaller files once and for all"
-        )
+        flags = [f"--source={data.source}", "--output=DIR", f"--shorter_side={side}"]
+        # Without these the command would not find the data, or its images and labels.
+        flags += [f"--config.data.{key}={data[key]}" for key in _WHAT_IS_READ if data[key]]
+        command = shlex.join(["python", "-m", "vit_jax.prepare", *flags])
+        found.append(f"{command}, smaller files once and for all")
     fits = whole_gib < _SPARE * host_memory_bytes() / 2**30
     if fits and not data.cache_gib and shares[READ] + shares[DECODE] > _MUCH:
         gib = max(1, round(1.1 * whole_gib))

@@ -110,8 +110,11 @@ def parse_flags(arguments: Sequence[str]) -> argparse.Namespace:
     if not storage.is_remote(flags.output):
         flags.output = os.path.abspath(flags.output)
         folder = os.path.dirname(flags.output)
-        if os.path.isdir(flags.output) or not os.access(folder, os.W_OK):
-            raise ConfigError(f"--output={flags.output} cannot be written.")
+        if os.path.isdir(flags.output):
+            raise ConfigError(f"--output={flags.output} is a folder: name a file in it.")
+        if not os.access(folder, os.W_OK):
+            lacking = "is not writable" if os.path.isdir(folder) else "is no folder"
+            raise ConfigError(f"--output={flags.output} cannot be written: {folder} {lacking}.")
     return flags
 
 
@@ -200,7 +203,8 @@ def write_list(path: str, command: str, examples: Images, matches: dict[int, Mat
     try:
         storage.write(path, content)
     except OSError as error:
-        raise ConfigError(f"--output={path} cannot be written ({error}).") from error
+        reason = error.strerror or error
+        raise ConfigError(f"--output={path} cannot be written: {reason}.") from error
 
 
 def main(arguments: Sequence[str]) -> int:

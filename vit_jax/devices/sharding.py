@@ -80,7 +80,7 @@ def _axis_sizes(config: ConfigDict, num_devices: int) -> tuple[int, ...]:
         others = math.prod(size for size in sizes.values() if size != -1)
         sizes[axis] = num_devices // max(others, 1)
     if math.prod(sizes.values()) != num_devices:
-        axes = " x ".join(f"{axis}={size}" for axis, size in sizes.items())
+        axes = " x ".join(f"{axis}={config[axis]}" for axis in AXES)
         raise ConfigError(
             f"config.mesh: {axes} does not multiply to the {num_devices} devices: the axes must "
             "divide them, and one that is -1 takes the rest."

@@ -31,10 +31,11 @@ class PatchOptions(ModelOptions):
             if self.stem_size[side] % patch:
                 step = patch * self.stem_stride
                 stem = "" if self.stem_stride == 1 else f" times the stem's {self.stem_stride}"
+                below, above = image // step * step, (image // step + 1) * step
+                nearest = f"sizes that are: {below} and {above}" if below else f"that is: {above}"
                 raise ConfigError(
                     f"model.image_size {image} ({name}) is not divisible by model.patch_size "
-                    f"{patch}{stem}: the nearest sizes that are: {image // step * step or step} "
-                    f"and {(image // step + 1) * step}."
+                    f"{patch}{stem}: the nearest {nearest}."
                 )
 
     @property

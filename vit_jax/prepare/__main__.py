@@ -232,7 +232,7 @@ def read_plan(folder: str, plan: dict[str, Any]) -> dict[str, int]:
     try:
         found = json.loads(storage.read(path))
         sizes = found.pop("shard_sizes")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} cannot be read ({error}): name another --output.") from error
     if different := sorted(key for key in plan if found.get(key) != plan[key]):
         raise DataError(

@@ -24,6 +24,7 @@ ABSENT = -1  # The unit of a row without a value.
 
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3  # Types of pages; 1 is an index.
 _PLAIN, _BY_DICTIONARY = 0, (2, 8)  # Encodings.
+_DELTA = (6, 7)  # Encodings of whole pages: a value lies nowhere by itself.
 _UNCOMPRESSED = "UNCOMPRESSED"
 _BYTES = "BYTE_ARRAY"
 
@@ -219,6 +220,12 @@ def _page_rows(
     if highest := chunk.highest_level:
         present = read_runs(levels, highest.bit_length(), page.num_values) == highest
     count = int(present.sum())
+    if page.encoding in _DELTA:
+        raise DataError(
+            f"{file.path}: the pages from byte {chunk.start:,} on are in encoding {page.encoding}, of "
+            "which no single image can be read: write the file again without column_encoding, or "
+            "with python -m vit_jax.prepare."
+        )
     if page.encoding == _PLAIN:
         values = _plain(read, position, count, unit, start, units)
     elif page.encoding in _BY_DICTIONARY and dictionary is not None:
@@ -226,10 +233,7 @@ def _page_rows(
         width = read(position, position + 1)[0] if count else 0
         values = dictionary.take(read_runs(read(position + 1, end), width, count))
     else:
-        raise ValueError(
-            f"encoding {page.encoding} is none that single values are read from: write the file again "
-            "with column_encoding='PLAIN'"
-        )
+        raise ValueError(f"they are in encoding {page.encoding}, without a dictionary before them")
     rows = Values(*(np.full(page.num_values, ABSENT, np.int64) for _ in Values._fields))
     for row, value in zip(rows, values, strict=True):
         row[present] = value

@@ -204,9 +204,13 @@ def as_image(value: Any, name: str) -> bytes | np.ndarray:
         value = np.asarray(value if value.mode in ("L", "RGB") else value.convert("RGB"))
     array = np.asarray(value)
     if array.dtype.kind not in "uif" or array.ndim not in (2, 3):
+        kind = type(value).__name__
+        found = (
+            f"{array.dtype} {list(array.shape)}" if isinstance(value, np.ndarray) else f"a {kind}"
+        )
         raise DataError(
-            f"{name}: its image is a {type(value).__name__}; expected the bytes of an image file, its "
-            "path, a Pillow image, or an array [height, width, channels]"
+            f"{name}: its image is {found}; expected the bytes of an image file, its path, a Pillow "
+            "image, or an array [height, width, channels] of numbers"
         )
     return array if array.ndim == 3 else array[..., np.newaxis]
 
