@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from tests.evaluators.settings import Brightness, make_setting, write_folder
-from tests.states import mesh_of
 from vit_jax.errors import ConfigError, DataError
 from vit_jax.evaluators import read_evaluators
 from vit_jax.evaluators.feature_evaluator import FeatureEvaluator
-from vit_jax.evaluators.features import Extracted, FeatureStore
+from vit_jax.evaluators.features import Extracted
 
 
 def test_what_training_leaves_out_is_measured_all_the_same(tmp_path):
@@ -57,37 +56,6 @@ def test_what_is_torn_or_padding_has_no_features(tmp_path):
         setting.features.open("", "val", training=True)(params)
 
 
-def test_features_go_with_their_parameters(tmp_path):
-    write_folder(tmp_path / "val", {"a": [20], "b": [40]})
-    setting, params = make_setting(f"folder:{tmp_path}", "ab")
-    features = setting.features.open("", "val", training=False)
-    kept = weakref.ref(features(params).features.values)
-    assert features(params).features.values is kept(), "computed once"
-    del params
-    gc.collect()
-    assert kept() is None
-
-
-@pytest.mark.parametrize("source", ["", "digits"])
-@pytest.mark.parametrize("kind", ["multi_label", "numeric"])
-def test_images_without_a_class_each_are_refused(kind, source):
-    asked = []
-    opened = types.SimpleNamespace(**{"multi_label": False, "numeric": False, kind: True})
-
-    def open_split(*given, **options):
-        asked.append((given, options))
-        return types.SimpleNamespace(source=opened)
-
-    config = types.SimpleNamespace(source="folder:x")
-    store = FeatureStore(
-        types.SimpleNamespace(mesh=mesh_of(1)),
-        types.SimpleNamespace(config=config, open=open_split),
-    )
-    with pytest.raises(DataError, match=f"^{source or 'folder:x'}: few-shot evaluation, k-NN and"):
-        store.open(source, "val", training=True)
-    assert asked == [((source, "val"), {"own_classes": True, "training": True})]
-
-
 def test_each_source_split_and_model_has_features_of_its_own(tmp_path):
     for name, pixels in (("one", [20, 40]), ("two", [60, 80])):
         write_folder(tmp_path / name / "val", {"a": pixels[:1], "b": pixels[1:]})
@@ -120,33 +88,29 @@ def test_a_protocol_measures_the_source_and_fits_to_the_split_that_it_names(tmp_
         evaluator.bind(setting)
 
 
-def test_features_are_forgotten_with_their_parameters(tmp_path):
-    """They may be of gigabytes; other parameters, or none any more, make them useless."""
+def test_features_are_computed_once_and_forgotten_with_their_parameters(tmp_path):
+    """They may be of gigabytes, and nobody can ask for those of parameters that are gone."""
     write_folder(tmp_path / "val", {"a": [20], "b": [40]})
     setting, params = make_setting(f"folder:{tmp_path}", "ab")
-    store = setting.features
-    features_of = store.open("", "val", training=False)
-    first = features_of(params)
-    assert features_of(dict(params)) is first, "the same arrays"
-    store.open("", "val", training=True)(params)
-    assert [len(one.features.labels) for one in store._known.values()] == [2, 2]
+    splits = [setting.features.open("", "val", training=training) for training in (False, True)]
+    kept = [weakref.ref(features_of(params).features.values) for features_of in splits]
+    for features_of, values in zip(splits, kept, strict=True):
+        assert features_of(dict(params)).features.values is values(), "the same arrays"
     del params
-    assert not store._known
+    gc.collect()
+    assert [values() for values in kept] == [None, None]
 
 
-def test_data_that_has_no_one_class_an_image_is_named(tmp_path):
-    setting, _ = make_setting("folder:mine", "ab")
-    for source, named in (("", "folder:mine"), ("folder:other", "folder:other")):
-        for kind in ("multi_label", "numeric"):
-            several = types.SimpleNamespace(multi_label=False, numeric=False)
-            setattr(several, kind, True)
-            opened = types.SimpleNamespace(source=several)
-            data = types.SimpleNamespace(
-                open=lambda *given, opened=opened, **options: opened, config=setting.data.config
-            )
-            store = FeatureStore(setting.network, data)
-            with pytest.raises(DataError, match=f"^{named}: few-shot evaluation, k-NN and the lin"):
-                store.open(source, "val", training=False)
+@pytest.mark.parametrize("columns", ["path,labels\n1.png,0;1\n2.png,1", "path,target\n1.png,0.5"])
+def test_images_without_a_class_each_are_refused_by_the_name_of_their_source(tmp_path, columns):
+    (tmp_path / "list.csv").write_text(columns)
+    manifest = f"manifest:{tmp_path}/list.csv"
+    for own, named in ((manifest, ""), ("digits", manifest)):
+        setting, _ = make_setting(own, "ab", held_out_fraction=0.0)
+        with pytest.raises(
+            DataError, match=f"^{manifest}: few-shot evaluation, k-NN and the linear"
+        ):
+            setting.features.open(named, "train", training=False)
 
 
 @pytest.mark.parametrize(
