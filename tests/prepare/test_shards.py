@@ -242,8 +242,8 @@ def test_a_worker_ends_with_its_parent_and_at_once_by_an_interrupt(monkeypatch):
 
 
 def test_what_an_image_needs_is_by_those_that_can_be_read(monkeypatch):
-    times = iter([10.0, 14.0, 20.0])
-    monkeypatch.setattr(prepare.time, "perf_counter", lambda: next(times))
+    now = [10.0]
+    monkeypatch.setattr(prepare.time, "perf_counter", lambda: now[0])
 
     class Half(list):
         def name_of(self, index):
@@ -253,10 +253,11 @@ def test_what_an_image_needs_is_by_those_that_can_be_read(monkeypatch):
 
     def samples(source, positions, rewriting):
         assert positions == range(min(64, len(source)))
+        now[0] += 4
         return [made.get(position, ("x", OSError())) for position in positions]
 
     monkeypatch.setattr(prepare, "samples", samples)
-    assert prepare.estimate(Half(range(8)), None) == Estimate((1024 + 1536) / 2, 4.0 / 8)
+    assert prepare.estimate(Half(range(8)), None) == Estimate((1024 + 1536) / 2, 4 / 8)
     made.clear()
     first = shuffled(range(100), range(1))[0]
     message = f"None of 64 images can be read, the first is x/{first}"

@@ -1,6 +1,7 @@
 """Classes that are read once: what is kept is of one list of examples alone."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -66,10 +67,16 @@ def test_an_example_with_several_classes_is_named(tmp_path):
 
 
 def test_progress_is_logged_every_ten_seconds(monkeypatch, caplog):
-    times = iter([100.0, 110.0, 111.0, 111.0, 115.0, 121.5, 121.5])
-    monkeypatch.setattr(label_reading.time, "monotonic", lambda: next(times))
+    now = [100.0]
+    monkeypatch.setattr(label_reading, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    def labels():
+        for label, second in ((3, 110.0), (1, 110.5), (4, 120.5), (1, 121.0)):
+            now[0] = second
+            yield label
+
     with caplog.at_level("INFO"):
-        assert list(label_reading._with_progress(iter([3, 1, 4, 1]), 7000)) == [3, 1, 4, 1]
+        assert list(label_reading._with_progress(labels(), 7000)) == [3, 1, 4, 1]
     assert caplog.messages == [
         "Read the classes of 2 of 7,000 examples.",
         "Read the classes of 4 of 7,000 examples.",

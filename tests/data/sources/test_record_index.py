@@ -2,6 +2,7 @@ import logging
 import os
 import pickle
 import threading
+import types
 import uuid
 
 import fsspec
@@ -249,10 +250,16 @@ def test_progress_is_logged(shards, monkeypatch, caplog):
 
 
 def test_progress_is_logged_every_ten_seconds(monkeypatch, caplog):
-    times = iter([100.0, 110.0, 111.0, 111.0, 115.0, 121.5, 121.5])
-    monkeypatch.setattr(record_index.time, "monotonic", lambda: next(times))
+    now = [100.0]
+    monkeypatch.setattr(record_index, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    def shards():
+        for shard, second in (("a", 110.0), ("b", 110.5), ("c", 120.5), ("d", 121.0)):
+            now[0] = second
+            yield shard
+
     with caplog.at_level(logging.INFO):
-        assert list(record_index._with_progress(iter("abcd"), 7)) == [*"abcd"]
+        assert list(record_index._with_progress(shards(), 7)) == [*"abcd"]
     assert caplog.messages == ["Indexed 2 of 7 shards.", "Indexed 4 of 7 shards."]
 
 
