@@ -241,9 +241,11 @@ def test_what_systems_keep_for_themselves(name):
         *(".pdf", ".py"),
     ],
 )
-def test_what_lies_beside_pictures_in_large_numbers_is_not_opened(monkeypatch, extension):
-    monkeypatch.setattr(contents, "_is_image_inside", lambda path: True)
-    walk = Walk("x")
-    assert not walk._is_image(f"x/1{extension}", f"1{extension}", arrays=False)
-    assert walk._is_image("x/1.other", "1.other", arrays=False)
+def test_what_lies_beside_pictures_in_large_numbers_is_not_opened(tmp_path, extension):
+    """Not even where it is one."""
+    (tmp_path / "a").mkdir()
+    for name in (f"1{extension}", "1.other", "1.jpg"):
+        PIXELS.save(tmp_path / "a" / name, "PNG")
+    walk = Walk(str(tmp_path))
+    assert sorted(walk.images_below("a")) == ["a/1.jpg", "a/1.other"]
     assert (dict(walk.ignored), dict(walk.by_content)) == ({extension: 1}, {".other": 1})

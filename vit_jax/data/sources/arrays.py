@@ -148,7 +148,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     ):
         raise DataError(
             f"{path}: not an IDX file of unsigned bytes; it starts with 0x{header.hex()}, "
-            "expected 0x00000803 for images or 0x00000801 for labels."
+            "expected 0x00000803 or 0x00000804 for images, 0x00000801 for labels."
         )
     shape = tuple(int(size) for size in np.frombuffer(content, ">i4", rank, 4))
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
