@@ -15,6 +15,8 @@ set -euo pipefail
 
 UNIT=vit_jax
 SECONDS_TO_SAVE=90
+# A new machine may be installing its own updates, which are waited for.
+apt=(sudo DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 --quiet --yes)
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="$here/.venv/bin/python"
 
@@ -23,7 +25,6 @@ property() {
 }
 
 do_install() {
-  local apt=(sudo DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 --quiet --yes)
   local system=python3
   if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     system=python3.11
@@ -40,7 +41,7 @@ do_mount() {
   if mountpoint --quiet "$2"; then
     return
   fi
-  if ! command -v gcsfuse >/dev/null && ! sudo apt-get install --quiet --yes gcsfuse; then
+  if ! command -v gcsfuse >/dev/null && ! "${apt[@]}" install gcsfuse; then
     echo "Install gcsfuse (cloud.google.com/storage/docs/gcsfuse-install), or use --copy_data." >&2
     exit 2
   fi

@@ -21,6 +21,10 @@ CREATE = [
     "--runtime-version=v2-alpha-tpuv5-lite",
 ]
 DELETE = ["delete", "n", *PLACE, "--force", "--quiet"]
+APT = [
+    *("sudo", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=600"),
+    *("--quiet", "--yes"),
+]
 
 # Answers of gcloud: to `describe` and `status` one after another, the last one again and again. The
 # connection that shows the log always breaks at its end.
@@ -269,11 +273,9 @@ def test_the_worker_installs_with_a_python_that_is_new_enough(
         stubs.add(name, f"sys.exit(any(word in arguments for word in {lacking}))")
     assert stubs.run("bash", script, "install")[0] == 0
     system = "python3" if has_python else "python3.11"
-    apt = ["sudo", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=600"]
-    apt += ["--quiet", "--yes"]
     assert stubs.calls[1:] == [
         [system, "-m", "ensurepip", "--version"],
-        *([] if has_ensurepip else [[*apt, "update"], [*apt, "install", system, f"{system}-venv"]]),
+        *([] if has_ensurepip else [[*APT, "update"], [*APT, "install", system, f"{system}-venv"]]),
         [system, "-m", "venv", str(here / ".venv")],
     ]
     lock = ["--constraint", str(here / "requirements.lock")]
@@ -287,7 +289,7 @@ def test_a_worker_without_gcsfuse_installs_it_or_says_so(stubs):
     assert code == 2
     assert "Install gcsfuse" in errors
     assert "--copy_data" in errors
-    assert stubs.calls[-1] == ["sudo", "apt-get", "install", "--quiet", "--yes", "gcsfuse"]
+    assert stubs.calls[-1] == [*APT, "install", "gcsfuse"]
 
 
 def test_the_worker_stops_a_run_that_may_be_over_and_does_nothing_unknown(stubs):
