@@ -153,7 +153,7 @@ def test_what_is_computed_is_drawn_beside_each_picture(figure, function, drawn, 
         assert (model, images) == ("MODEL", subject.images)
         return found
 
-    monkeypatch.setattr(gallery.analysis, function, lambda *given: computed(*given))
+    monkeypatch.setattr(gallery.analysis, function, computed)
     monkeypatch.setattr(gallery, "pairs", lambda *given: given)
     finding = gallery.FIGURES[figure](subject)
     assert finding.picture == (subject, found, drawn)
@@ -242,11 +242,17 @@ def test_a_map_keeps_a_third_of_the_pictures_near(monkeypatch):
         np.testing.assert_array_equal(points, features[:, :2])
         assert (title, axis) == ("Embeddings: t-SNE", "dimension")
         assert f"perplexity {perplexity})" in text
-    points, title, axis, _ = gallery.pca(subject)
-    assert (points.shape, title, axis) == (
-        *((1000, 2), "Embeddings: principal components", "component"),
-    )
     assert given == [{"perplexity": p, "init": "pca", "random_state": 0} for p in (2, 30)]
+
+
+def test_a_map_by_principal_components_has_the_first_two(monkeypatch):
+    monkeypatch.setattr(gallery, "scatter", lambda subject, *given: given)
+    features = np.outer(np.arange(9.0), [3, 0, 4])  # All on one line.
+    subject = types.SimpleNamespace(images=features, features=features)
+    points, title, axis, _ = gallery.pca(subject)
+    assert (title, axis) == ("Embeddings: principal components", "component")
+    np.testing.assert_allclose(np.abs(points[:, 0]), 5 * np.abs(np.arange(9) - 4), atol=1e-6)
+    np.testing.assert_allclose(points[:, 1], 0, atol=1e-6)
 
 
 def test_neighbours_are_others_even_of_equal_pictures(monkeypatch):

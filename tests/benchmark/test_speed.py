@@ -82,29 +82,57 @@ def test_the_median_stands_for_the_repeats():
 
 
 def measured(experiment, **given):
+    """In place of `speed_of`: what was measured, without what describes the run."""
     return given
+
+
+def stand_in(monkeypatch, module, **functions):
+    """A measure compiles and trains; here each of its parts is a function that only counts."""
+    for name, function in functions.items():
+        monkeypatch.setattr(module, name, function)
+
+
+TRAINING = {
+    "open_experiment": lambda config, data: Run(),
+    "initial_state": lambda initialize, seed, state: seed,
+    "load_frozen": lambda objective, frozen: "frozen",
+    "speed_of": measured,
+}
 
 
 def test_inference_is_run_as_often_as_it_is_counted(monkeypatch):
     seen = []
+
+    def predict(params, batch):
+        seen.append((params, batch))
+
+    def repeat(run, images, timing):
+        assert seen == [("params", 0)], "the first is not measured"
+        run(3)
+        return images, timing
+
     experiment = types.SimpleNamespace(options=types.SimpleNamespace(macs=lambda: 5))
-    predict = lambda params, batch: seen.append((params, batch))  # noqa: E731
-    for name, value in {
-        "open_experiment": lambda config, data: experiment,
-        "compiler": lambda experiment: lambda size: (predict, f"of {size}"),
-        "initial_parameters": lambda experiment: "params",
-        "pixels": lambda experiment, data: (batch for batch in range(9)),
-        "repeat": lambda run, images, timing: run(3) or (images, timing),
-        "speed_of": measured,
-    }.items():
-        monkeypatch.setattr(inference, name, value)
+    stand_in(
+        monkeypatch,
+        inference,
+        open_experiment=lambda config, data: experiment,
+        compiler=lambda experiment: lambda size: (predict, f"of {size}"),
+        initial_parameters=lambda experiment: "params",
+        pixels=lambda experiment, data: (batch for batch in range(9)),
+        repeat=repeat,
+        speed_of=measured,
+    )
     config = types.SimpleNamespace(batch_size=16)
     found = inference.measure_inference(config, "real", Timing(2, 1))
-    assert seen == [("params", batch) for batch in range(4)], "the first is not measured"
+    assert seen == [("params", batch) for batch in range(4)]
     assert found.pop("first_step_seconds") > 0
     assert found == {
-        **{"what": "eval", "data": "real", "repeats": (16, Timing(2, 1)), "program": "of 16"},
-        **{"flops_per_image": 10, "largest_batch": None},
+        "what": "eval",
+        "data": "real",
+        "repeats": (16, Timing(2, 1)),
+        "program": "of 16",
+        "flops_per_image": 10,
+        "largest_batch": None,
     }
 
 
@@ -119,39 +147,37 @@ class Run:
     flops_per_image: float = 7.0
 
 
-def stand_in(monkeypatch, module, **others):
-    """For all that a measure is made of."""
-    values = {
-        "open_experiment": lambda config, data: Run(),
-        "initial_state": lambda initialize, seed, state: seed,
-        "load_frozen": lambda objective, frozen: "frozen",
-        "speed_of": measured,
-    }
-    for name, value in {**values, **others}.items():
-        monkeypatch.setattr(module, name, value)
-
-
 def test_a_step_is_run_as_often_as_it_is_counted(monkeypatch):
     def train_step(state, frozen, batch):
         assert (frozen, batch) == ("frozen", "a batch")
         return state + 1, f"metrics of {state}"
 
+    def repeat(run, images, timing):
+        run(3)
+        run(2)
+        return images, timing
+
     states = []
     stand_in(
         monkeypatch,
         step_lib,
+        **TRAINING,
         first_batch=lambda experiment, data: "a batch",
         compile_program=lambda *given: (train_step, given),
-        repeat=lambda run, images, timing: [run(3), run(2), images],
+        repeat=repeat,
     )
     monkeypatch.setattr(step_lib.jax, "block_until_ready", states.append)
     config = types.SimpleNamespace(seed=100, batch_size=16)
     found = step_lib.measure_step(config, "real", Timing(2, 1))
     assert states == [f"metrics of {state}" for state in (100, 103, 105)]
     assert found.pop("first_step_seconds") > 0
-    assert found.pop("repeats") == [None, None, 16]
-    assert found.pop("program") == ("step", 100, "frozen", "a batch")
-    assert found == {"what": "step", "data": "real", "flops_per_image": 7.0}
+    assert found == {
+        "what": "step",
+        "data": "real",
+        "repeats": (16, Timing(2, 1)),
+        "program": ("step", 100, "frozen", "a batch"),
+        "flops_per_image": 7.0,
+    }
 
 
 def test_a_loop_ends_when_it_has_records_enough_and_starts_with_its_first(monkeypatch):
@@ -166,6 +192,7 @@ def test_a_loop_ends_when_it_has_records_enough_and_starts_with_its_first(monkey
     stand_in(
         monkeypatch,
         loop,
+        **TRAINING,
         endless=lambda experiment, data: experiment,
         compile_program=lambda *asked: ("compiled", asked),
         open_log=lambda experiment, directory, start: log,
