@@ -192,17 +192,21 @@ def test_names_are_in_natural_order(write, data):
 
 
 @pytest.mark.parametrize(
-    "text", ["path,label\n1,0\n2,3\n", '{"path":"1","label":0}\n{"path":"2","label":3}']
+    ("name", "text", "last_line"),
+    [
+        ("list.csv", "path,label\n1,0\n2,3\n", 3),
+        ("list.jsonl", '{"path":"1","label":0}\n{"path":"2","label":3}', 2),
+    ],
 )
-def test_numbers_are_classes_as_they_are(write, data, text):
-    write(text, "list.csv" if text[0] == "p" else "list.jsonl")
+def test_numbers_are_classes_as_they_are(write, data, name, text, last_line):
+    write(text, name)
     source = open_split(data)
     assert source.class_names == ("0", "1", "2", "3")
     assert labels(source) == {"1": 0, "2": 3}
     assert open_split(data, num_classes=10).class_names == tuple("0123456789")
     for num_classes in (2, 3):  # The model's, though the data has more.
-        line = 3 if text[0] == "p" else 2
-        with pytest.raises(DataError, match=f":{line}: the class '3' is none of the {num_classes}"):
+        message = f"{name}:{last_line}: the class '3' is none of the {num_classes}"
+        with pytest.raises(DataError, match=message):
             open_split(data, num_classes=num_classes)
 
 
