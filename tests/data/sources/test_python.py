@@ -128,6 +128,13 @@ def test_a_grain_source(data):
     assert [source[index].label.tolist() for index in range(3)] == [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
 
 
+def test_a_key_that_is_named_is_not_replaced_by_a_usual_one(data):
+    name = vit_jax.as_source("usual", train=[{"image": image(0), "label": 1}])
+    data.columns = "path=image,label=species"
+    with pytest.raises(DataError, match="its item has no label, only image, label"):
+        opened(data, name)
+
+
 def test_labels_that_only_items_have(data):
     """With the number of classes given nothing is read before it is needed."""
     rows = grain.MapDataset.source(range(3)).map(lambda n: (image(n), np.int64(n)))

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from tests.data.example_sources import Numbered
-from vit_jax.data.sources import contents, folder, listing, python, record_index, tar_samples
+from vit_jax.data.sources import contents, folder, listing, record_index
 from vit_jax.data.sources import splits as splitting
 from vit_jax.data.sources.examples import LabelSets, Source, Targets
 from vit_jax.data.sources.listing import Listing
 from vit_jax.data.sources.names import ImageFiles, Names
-from vit_jax.data.sources.records import Extent, Records
 from vit_jax.errors import DataError
 
 
@@ -164,23 +163,3 @@ def test_an_index_of_a_shard_is_found_from_anywhere(monkeypatch, tmp_path):
     assert here != record_index._index_file("memory://x.tar", "DIR")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert record_index.open_index([], len, "~/index").directory == str(tmp_path / "index")
-
-
-def test_class_0_of_a_tar_file_is_a_label():
-    texts = {"a.json": '{"label": 0}', "b.cls": "0", "c.json": "{}"}
-    assert tar_samples._given_labels(texts, "x.tar") == {"a": 0, "b": 0}
-
-
-def test_a_key_that_is_named_is_not_replaced_by_a_usual_one():
-    item = {"image": 1, "label": 2}
-    assert python._key(item, "", "label", "x") == "label"
-    with pytest.raises(DataError, match="its item has no label"):
-        python._key(item, "species", "label", "x")
-
-
-def test_a_record_that_is_cut_short_is_not_parsed():
-    records = Records(["x"], [{"start": np.array([2]), "length": np.array([4])}], bytes.upper)
-    extent = Extent(0, "x", 2, 6)
-    assert records._part(b"aabcde", extent, 0) == b"BCDE"
-    with pytest.raises(DataError, match="x ends before byte 6: it has changed"):
-        records._part(b"aabcd", extent, 0)
