@@ -272,7 +272,9 @@ class ImageClassifier(nnx.Module):
             return self.outputs(images)[PRE_LOGITS]
         blocks = self.outputs(images, capture=(BLOCK_OUTPUTS,))[BLOCK_OUTPUTS]
         if layer is not None and not -len(blocks) <= layer < len(blocks):
-            raise ConfigError(f"layer={layer}: the model has {len(blocks)} blocks.")
+            raise ConfigError(
+                f"layer={layer}: the model has {len(blocks)} blocks, 0 to {len(blocks) - 1}."
+            )
         tokens = self.normalize_tokens(blocks[-1]) if layer is None else blocks[layer]
         tokens = tokens.reshape(len(tokens), -1, tokens.shape[-1]).astype(jnp.float32)
         if features == CLASS_TOKEN:
@@ -290,10 +292,12 @@ class ImageClassifier(nnx.Module):
     def check_images(self, images: jax.Array) -> None:
         """Raises ConfigError for images of another size than the model's, or not normalised."""
         expected = (*self.options.image_size, self.options.channels)
-        if images.shape == expected:
+        if images.ndim != 4:
+            found, remedy = "an array", ""
+            if images.ndim == 3:
+                found, remedy = "one image", ": images[None] is a batch of one"
             raise ConfigError(
-                f"one image of shape {images.shape} given to a model for batches [B, H, W, C]: "
-                "images[None] is a batch of one."
+                f"{found} of shape {images.shape} given to a model for batches [B, H, W, C]{remedy}."
             )
         if images.shape[1:] != expected:
             raise ConfigError(
