@@ -122,18 +122,16 @@ def test_slurm_tasks_per_node_are_read_node_by_node():
         (1, 2, "0,1,2,3", (2, 3)),
         (3, 4, "4,5,6,7", (3,)),  # Numbers count the visible ones.
         (3, 4, "6", None),  # The launcher has bound it.
-        (0, 2, "", None),
+        (0, 2, "", None),  # None is to be seen, of those that there are.
+        (1, 2, None, (3, 4, 5)),  # Nobody says which: all of the host.
     ],
 )
-def test_processes_of_a_host_share_its_gpus(local_id, local_count, visible, expected):
-    environment = {"CUDA_VISIBLE_DEVICES": visible}
+def test_processes_of_a_host_share_its_gpus(local_id, local_count, visible, expected, monkeypatch):
+    names = ("0", "1", "2", "3", "4", "5", "ctl", "-uvm", "-caps")
+    files = [f"/dev/nvidia{name}" for name in names]
+    monkeypatch.setattr(distributed.glob, "glob", lambda pattern: fnmatch.filter(files, pattern))
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert share_of_gpus(local_id, local_count, environment) == expected
-
-
-def test_all_gpus_of_a_host_are_visible_where_nobody_says_which(monkeypatch):
-    files = {"/dev/nvidia[0-9]*": [f"/dev/nvidia{number}" for number in range(6)]}
-    monkeypatch.setattr(distributed.glob, "glob", files.__getitem__)
-    assert share_of_gpus(1, 2, {}) == (3, 4, 5)
 
 
 @pytest.mark.parametrize(
@@ -285,13 +283,9 @@ def test_a_cloud_tpu_s_own_metadata_tell_who_there_is(connection, monkeypatch, c
     ],
 )
 def test_where_jax_will_use_tpus(platforms, files, installed, expected, monkeypatch):
-    monkeypatch.setattr(
-        distributed.glob,
-        "glob",
-        lambda pattern: [name for name in files if fnmatch.fnmatch(name, pattern)],
-    )
-    find = {"libtpu": installed or None}
-    monkeypatch.setattr(distributed.importlib.util, "find_spec", find.__getitem__)
+    monkeypatch.setattr(distributed.glob, "glob", lambda pattern: fnmatch.filter(files, pattern))
+    found = object() if installed else None
+    monkeypatch.setattr(distributed.importlib.util, "find_spec", {"libtpu": found}.__getitem__)
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     assert distributed._on_cloud_tpu() is expected
 

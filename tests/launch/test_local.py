@@ -202,25 +202,23 @@ def test_the_code_of_the_first_failure(local, codes, expected):
         ("0,1,2,3", 2, ["0,1", "2,3"]),
         ("5,6,7", 2, ["0", "1"]),  # Their numbers among those that are visible.
         ("0", 2, [None, None]),
-        ("", 2, [None, None]),
+        ("", 2, [None, None]),  # None is to be seen, of those that there are.
+        (None, 2, ["0,1", "2,3"]),  # Nobody says which: all of the machine.
     ],
 )
-def test_the_share_of_gpus(local, visible, count, ids, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.delenv("JAX_LOCAL_DEVICE_IDS", raising=False)
+def test_the_share_of_gpus(local, visible, count, ids, monkeypatch, tmp_path):
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(local, "Path", {"/dev": tmp_path}.__getitem__)
+    for name in ("CUDA_VISIBLE_DEVICES", "JAX_LOCAL_DEVICE_IDS"):
+        monkeypatch.delenv(name, raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     found = [local.environment(index, count) for index in range(count)]
     assert [each.get("JAX_LOCAL_DEVICE_IDS") for each in found] == ids
     assert all(each["PYTHONUNBUFFERED"] == "1" for each in found)
     monkeypatch.setenv("JAX_LOCAL_DEVICE_IDS", "9")
     assert "JAX_LOCAL_DEVICE_IDS" not in local.environment(0, 1)
-
-
-def test_gpus_are_those_of_the_machine_where_nobody_says_which(local, monkeypatch):
-    for name in ("CUDA_VISIBLE_DEVICES", "JAX_LOCAL_DEVICE_IDS"):
-        monkeypatch.delenv(name, raising=False)
-    files = {"nvidia[0-9]*": ["nvidia0", "nvidia1", "nvidia2", "nvidia3"]}
-    monkeypatch.setattr(local, "Path", lambda folder: SimpleNamespace(glob=files.__getitem__))
-    assert local.environment(1, 2)["JAX_LOCAL_DEVICE_IDS"] == "2,3"
 
 
 def test_the_launchers_flags(local):
