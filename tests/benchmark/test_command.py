@@ -67,7 +67,7 @@ def test_the_loop_logs_as_the_config_says(capsys):
 def test_inference_by_size_with_its_plots(capsys, tmp_path):
     sizes = ("--sizes=8,16", "--memory_gib=0.0003", f"--plots={tmp_path}")
     found = measure(capsys, "eval", *sizes)
-    assert [one["batch_size"] for one in found] == [32, 16], "the config's, and what fits"
+    assert found[0]["batch_size"] == 32 > found[1]["batch_size"], "the config's, and what fits"
     for one in found:
         check(one, "eval")
         assert one["largest_batch"] % 8 == 0
