@@ -23,7 +23,10 @@ def test_training_needs_a_split(data):
 
 
 def test_unknown_kind_names_the_nearest_and_all(data):
-    data.source = "xyz"
+    data.source = "/data/photos"
+    with pytest.raises(ConfigError, match="did you mean 'folder:/data/photos'"):
+        open_split(data)
+    data.source = "xyz:/data"
     with pytest.raises(ConfigError, match=r"unknown kind 'xyz'; did you mean 'folder'\?"):
         open_split(data)
     data.source = "foldr:/data"

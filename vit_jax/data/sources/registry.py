@@ -74,7 +74,8 @@ def find_splits(
             "with --config.data.source=folder:DIR (or tfds:NAME, tar:PATTERN)."
         )
     if kind not in _KINDS:
-        nearest = difflib.get_close_matches(kind, _KINDS, n=1) or ["folder"]
+        other = "folder" if location else f"folder:{kind}"  # A path alone is a folder's.
+        nearest = difflib.get_close_matches(kind, _KINDS, n=1) or [other]
         raise ConfigError(
             f"config.data.source={data.source!r}: unknown kind {kind!r}; did you mean "
             f"{nearest[0]!r}? The kinds are digits, idx:DIR, folder:DIR, manifest:FILE, "
