@@ -143,13 +143,16 @@ class Units:
 
 def _chunks(parquet: pq.ParquetFile, column: str, path: str) -> Iterator[Chunk]:
     schema, metadata = parquet.schema, parquet.metadata
-    numbers = [n for n in range(len(schema.names)) if schema.column(n).path == column]
-    if not numbers:
+    columns = [schema.column(number).path for number in range(len(schema.names))]
+    other_kind = f"{path}: column {column} holds no bytes of one image a row."
+    if column not in columns:
+        if any(each.startswith(f"{column}.") for each in columns):  # Of a list, or a record.
+            raise DataError(other_kind)
         raise DataError(f"{path} has no column {column}, as the other files have.")
-    (number,) = numbers
+    number = columns.index(column)
     described = schema.column(number)
     if described.physical_type != _BYTES or described.max_repetition_level:
-        raise DataError(f"{path}: column {column} holds no bytes of one image a row.")
+        raise DataError(other_kind)
     for group in range(metadata.num_row_groups):
         chunk = metadata.row_group(group).column(number)
         start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
