@@ -52,20 +52,32 @@ def test_each_batch_has_randomness_of_its_own_and_padding_counts_for_nothing(tmp
     whole = {"loss": mean, "seed": 7, "count": 5, "skipped": 0}
     assert measure(params, {}).numbers == pytest.approx(whole)
     assert measure(params, {}).pictures == {}
-    for path in (tmp_path / "val").rglob("*.png"):
-        path.write_bytes(b"torn" if path.stem != "0003" else path.read_bytes())
-    one = measure(params, {}).numbers
-    assert (one["count"], one["skipped"]) == (1, 4)
-    for path in (tmp_path / "val").rglob("*.png"):
+
+
+def test_what_cannot_be_read_is_skipped_up_to_the_share_that_may_be(tmp_path):
+    write_folder(tmp_path / "val", {"a": [0, 0, 0], "b": [0, 0]})
+    setting, params = setting_of(tmp_path, NumberOfTheBatch())
+    (evaluator,) = read_evaluators("objective(seed=7)")
+    measure = evaluator.bind(setting)
+    images = sorted((tmp_path / "val").rglob("*.png"))
+    for path in images[:4]:
         path.write_bytes(b"torn")
-    nothing = measure(params, {}).numbers
-    expected = {"loss": np.nan, "seed": np.nan, "count": 0, "skipped": 5}
-    assert nothing == pytest.approx(expected, nan_ok=True)
+    one = measure(params, {}).numbers
+    assert (one["seed"], one["count"], one["skipped"]) == (7, 1, 4)
+    images[4].write_bytes(b"torn")
+    nothing = {"loss": np.nan, "seed": np.nan, "count": 0, "skipped": 5}
+    assert measure(params, {}).numbers == pytest.approx(nothing, nan_ok=True)
     setting.data.config.max_skipped = 0.9
     with pytest.raises(DataError, match="5 of 5 evaluation examples cannot be read, more than"):
         measure(params, {})
+
+
+def test_without_a_run_there_is_no_objective_to_measure(tmp_path):
+    write_folder(tmp_path / "val", {"a": [0], "b": [0]})
+    setting, _ = setting_of(tmp_path, None)
+    (evaluator,) = read_evaluators("objective")
     with pytest.raises(ConfigError, match=r"'objective' measures .* give a workdir, not weights"):
-        evaluator.bind(dataclasses.replace(setting, objective=None))
+        evaluator.bind(setting)
 
 
 def test_the_first_eight_examples_of_the_first_batch_are_drawn(tmp_path):
