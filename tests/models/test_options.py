@@ -3,6 +3,7 @@
 import functools
 import itertools
 import random
+import re
 
 import jax
 import jax.numpy as jnp
@@ -246,22 +247,6 @@ REFUSED = {
     "model.class_token=2: must be true, false or None": {"class_token": 2},
     "model.head_bias='-10': must be a number": {"head_bias": "-10"},
     "model.gelu=['erf']: must be text": {"gelu": ["erf"]},
-    **{
-        f"model.{option}={value!r}: must be one of {choices}": {option: value}
-        for option, value, choices in (
-            ("position_placement", "all", "stem, every_layer, every_layer_shared"),
-            ("stochastic_depth_schedule", "cosine", "linear, constant"),
-            ("gelu", "relu", "tanh, erf, quick"),
-            ("attention", "flash", "auto, xla, joint, cudnn"),
-            ("dropout_bits", 8, "16, 32"),
-            ("mlp", "geglu", "dense, swiglu"),
-            ("rotary_coordinates", "centered", "indices, centred"),
-            ("head_norm", "layer", "none, batch"),
-            ("matmul_precision", "medium", "auto, default, high, highest"),
-            ("remat", "query+all", "auto, none, full, dots, or what is kept, of query, key"),
-            ("remat", "query+query", "auto, none, full, dots, or what is kept, of query, key"),
-        )
-    },
     "model.scan_unroll='all': must be an integer and at least 1": {"scan_unroll": "all"},
     "model.width=4 must be a multiple of 4": {"width": 4, "positions": "sincos_2d"},
     "model.width=15 must be a multiple of 2": {
@@ -300,6 +285,28 @@ def test_what_makes_no_sense_is_refused_by_name(message):
     with pytest.raises(ConfigError) as error:
         model_options("ViT-B/16", **{**TINY, **REFUSED[message]})
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "choices"),
+    [
+        ("position_placement", "all", "stem, every_layer, every_layer_shared"),
+        ("stochastic_depth_schedule", "cosine", "linear, constant"),
+        ("gelu", "relu", "tanh, erf, quick"),
+        ("attention", "flash", "auto, xla, joint, cudnn"),
+        ("dropout_bits", 8, "16, 32"),
+        ("mlp", "geglu", "dense, swiglu"),
+        ("rotary_coordinates", "centered", "indices, centred"),
+        ("head_norm", "layer", "none, batch"),
+        ("matmul_precision", "medium", "auto, default, high, highest"),
+        ("remat", "query+all", "auto, none, full, dots, or what is kept, of query, key"),
+        ("remat", "query+query", "auto, none, full, dots, or what is kept, of query, key"),
+    ],
+)
+def test_a_choice_that_there_is_not_is_refused_with_those_that_there_are(option, value, choices):
+    message = f"model.{option}={value!r}: must be one of {choices}"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        model_options("ViT-B/16", **{**TINY, option: value})
 
 
 @pytest.mark.parametrize(
