@@ -233,15 +233,16 @@ def test_the_page_of_a_mean_of_checkpoints_has_no_metrics(hub_server, monkeypatc
 
 
 @pytest.mark.parametrize(("num_classes", "purpose"), [(3, "for 3 classes"), (0, "without a head")])
-def test_the_page_of_a_file_tells_of_its_head_and_of_no_run(
+def test_the_page_of_an_export_tells_of_its_head_and_of_no_run(
     hub_server, monkeypatch, tmp_path, num_classes, purpose
 ):
+    """Hugging Face's folders have a config.json too."""
     model = random_model("ViT-Ti/8", num_classes=num_classes, **TINY)
-    vit_jax.save_model(model, tmp_path / "model.npz")
+    vit_jax.save_model(model, tmp_path / "model", "huggingface")
     monkeypatch.setenv("HF_TOKEN", hub_server.token)
-    assert run(tmp_path / "model.npz", "hf:me/mine") == 0
+    assert run(tmp_path / "model", "hf:me/mine") == 0
     files = pushed(hub_server, "me/mine")
-    assert f"ViT-Ti/8 {purpose}, for images" in files["README.md"].decode()
+    assert f" {purpose}, for images" in files["README.md"].decode()
     assert "## Metrics" not in files["README.md"].decode()
     assert "training_config.json" not in files
 
