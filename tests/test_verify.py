@@ -70,6 +70,16 @@ def test_what_has_no_published_accuracy(name, message, capsys, monkeypatch):
     assert f"'{name}': such weights {message}; {end}" in capsys.readouterr().err
 
 
+def test_without_an_accuracy_nothing_is_compared(hub_with_a_model, monkeypatch, capsys):
+    """It would be taken for 0 %."""
+    publish(monkeypatch, 50.0)
+    flags = ["--source=digits", "--split=test[:64]", "--evaluators=knn(k=1)"]
+    assert verify.main([NAME, *flags]) == 2
+    captured = capsys.readouterr()
+    assert "--evaluators measures no accuracy to compare" in captured.err
+    assert "50.000" not in captured.out
+
+
 def test_each_is_compared_and_one_that_is_far_is_enough(monkeypatch, tmp_path, capsys):
     """A model that is asked for twice is measured once; a difference of the tolerance is within."""
     known = {"a": 0.6, "b": 0.75, "c": 0.7}
