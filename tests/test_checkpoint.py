@@ -3,6 +3,7 @@
 import logging
 import shutil
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -360,12 +361,18 @@ def test_what_was_moved_aside_goes_when_a_run_opens_or_saves(opened, tmp_path):
     assert not aside.parent.exists()
 
 
-def test_other_processes_than_the_first_remove_nothing(opened, tmp_path, monkeypatch):
-    opened()
+def test_another_process_than_the_first_removes_nothing_and_has_digests_of_its_own(
+    opened, tmp_path, monkeypatch
+):
+    another = types.SimpleNamespace(**{**vars(jax), "process_index": lambda: 3})
+    monkeypatch.setattr(checkpoint, "jax", another)  # Of ours alone: Orbax would wait for others.
     aside = tmp_path / "checkpoints/deleted/1"
     aside.mkdir(parents=True)
-    monkeypatch.setattr(checkpoint.jax, "process_index", lambda: 1)
-    opened()
+    checkpoints = opened()
+    checkpoints.save(2, make_state(2), {})
+    checkpoints.wait()
+    found = (tmp_path / "checkpoints/2").glob("digests.*")
+    assert [path.name for path in found] == ["digests.process_3.json"]
     assert aside.exists()
 
 
