@@ -238,24 +238,22 @@ def test_parts_have_a_row_for_each_picture(model, pictures):
 
 
 def test_the_embedder_is_as_it_is_asked_for(model, monkeypatch):
-    asked, made = [], []
+    asked, limits, budgets = [], [], []
 
-    def embed(model, images, *given):
-        asked.append(given)
+    def embed(model, images, features, layer):
+        asked.append((features, layer))
         return images.mean((1, 2))
 
     monkeypatch.setattr(type(model), "embed", embed)
-    monkeypatch.setattr(command, "make_transform", lambda *given: made.append(given[1]))
-    monkeypatch.setattr(command, "Budget", made.append)
+    monkeypatch.setattr(command, "make_transform", lambda model, gib: limits.append(gib))
+    monkeypatch.setattr(command, "Budget", budgets.append)
     default = command.Embedder(model)
-    other = command.Embedder(
-        *(model, "patches", 1), dtype="float16", batch_size=9, max_image_gib=0.5
-    )
-    assert asked == [("pre_logits", None), ("patches", 1)]
+    other = command.Embedder(model, "patches", 1, dtype="float16", batch_size=9, max_image_gib=0.5)
+    assert {*asked} == {("pre_logits", None), ("patches", 1)}
     assert (default.batch_size, default.dtype, default.shape) == (8 * 32, np.float32, (3,))
     assert (other.batch_size, other.dtype) == (16, np.float16)
-    limit = command.MAX_IMAGE_GIB
-    assert made == [limit, int(limit * 2**30), 0.5, 2**29]
+    assert limits == [command.MAX_IMAGE_GIB, 0.5]
+    assert budgets == [int(command.MAX_IMAGE_GIB * 2**30), 2**29]
 
 
 def test_pixels_of_twelve_bits_reach_the_model_uncut(model, tmp_path):

@@ -431,11 +431,11 @@ def test_a_line_has_its_band_and_crosses_where_cells_failed(monkeypatch):
         assert first.get_xydata().tolist() == [[6, 6 / 512 + 0.25], [64, 0.25], [256, 0.5]]
         assert crosses.get_xydata().tolist() == [[6, results.FAILED_AT]]
         assert 0 < results.FAILED_AT < 0.1, "at the bottom"
-        shown = [(line.get_marker(), line.get_color()) for line in (first, crosses, third)]
-        one, two = figures.PALETTE[:2]
-        assert shown == [("o", one), ("x", one), ("^", figures.PALETTE[2])]
-        assert axes.lines[2].get_color() == two
-        assert figures.MARKERS[:3] == ("o", "s", "^")
+        lines = first, axes.lines[2], third
+        assert [line.get_color() for line in lines] == [*figures.PALETTE[:3]]
+        assert [line.get_marker() for line in lines] == [*figures.MARKERS[:3]]
+        assert (crosses.get_color(), crosses.get_marker()) == (first.get_color(), "x")
+        assert len({*figures.MARKERS}) == len(figures.MARKERS), "for those who see no colours"
         assert axes.get_xlabel() == "training images"
         assert third.get_xydata()[-1].tolist() == [256, 0.5 + 0.625]
         assert none.get_xydata().tolist() == []
@@ -443,20 +443,29 @@ def test_a_line_has_its_band_and_crosses_where_cells_failed(monkeypatch):
         assert sorted({y for x, y in band if x == 256}) == [0.5, 1.75]
         assert (axes.get_xscale(), axes.get_ylabel()) == ("log", "accuracy (%)")
         assert [text.get_text() for text in axes.get_xticklabels()] == ["6", "64", "256"]
-    for view, title, label, figures_of_the_paper in (
-        (views.SIZE, "number of training images", "training images", "3 and 4"),
-        (views.COMPUTE, "compute", "training compute (exaFLOPs)", "5, 8 and 13"),
-        (views.SPEED, "speed", "inference speed (images/s)", "13, right,"),
-    ):
-        assert (view.title.split("Against ")[1].removeprefix("the "), view.label) == (title, label)
-        assert f" (Figures {figures_of_the_paper} of" in view.text.replace("Figure ", "Figures ")
-        assert (view.scale, view.every_record) == ("log", False)
-    training = (views.TRAINING.title, views.TRAINING.label, views.TRAINING.scale)
-    assert training == ("During training", "epochs", "linear")
-    names = [view.name for view in (views.SIZE, views.COMPUTE, views.TRAINING, views.SPEED)]
-    assert names == ["size", "exaflops", "training", "speed"]
     assert views.SPEED.lines(every[0]) == views.COMPUTE.lines(every[0]) == ("ViT",)
     assert views.SIZE.lines(every[0]) == views.TRAINING.lines(every[0]) == ("ViT: one",)
+
+
+@pytest.mark.parametrize(
+    ("view", "name", "label", "figures_of_the_paper"),
+    [
+        (views.SIZE, "size", "training images", "Figures 3 and 4"),
+        (views.COMPUTE, "exaflops", "exaFLOPs", "Figures 5, 8 and 13"),
+        (views.SPEED, "speed", "images/s", "Figure 13, right"),
+        (views.TRAINING, "training", "epochs", "Figure 9"),
+    ],
+)
+def test_a_view_says_what_it_shows_and_which_of_the_papers_figures(
+    view, name, label, figures_of_the_paper
+):
+    """Its name is that of a file. Along a run's own time the axis is linear."""
+    assert view.name == name
+    assert label in view.label
+    assert f"({figures_of_the_paper}" in view.text
+    along_a_run = view is views.TRAINING
+    assert view.scale == ("linear" if along_a_run else "log")
+    assert view.every_record == along_a_run
 
 
 def test_the_most_images_are_all_of_them_where_the_grid_has_that():
