@@ -158,13 +158,16 @@ def test_a_mistake_is_one_message_and_code_2(command, message, workdir, tmp_path
 @pytest.mark.parametrize(
     "command",
     [
-        *("", "a", "a b --format=onnx", "a b --average=x", "a b --source_grid 3", "a b --bad"),
-        *(
-            "a b c",
-            "a b --source_grid 3 x",
-            "a b --source_grid 3 4.0",
-            "a b --position_resize=area",
-        ),
+        "",
+        "a",
+        "a b c",
+        "a b --bad",
+        "a b --format=onnx",
+        "a b --average=x",
+        "a b --source_grid 3",
+        "a b --source_grid 3 x",
+        "a b --source_grid 3 4.0",
+        "a b --position_resize=area",
     ],
 )
 def test_a_command_line_that_is_not_understood(command, capsys):

@@ -205,10 +205,14 @@ def test_a_server_that_is_not_there(hub_server, monkeypatch):
         ({"token": "t"}, "main", BOTH, "no such repository, or it is private.*HF_TOKEN"),
         (
             {"token": "t", "gated": True},
-            *("main", BOTH, "its owner asks for an agreement: accept it on the repository's page"),
+            "main",
+            BOTH,
+            "its owner asks for an agreement: accept it on the repository's page",
         ),
         (
-            *({}, "main", ["pytorch_model.bin"]),
+            {},
+            "main",
+            ["pytorch_model.bin"],
             "^pytorch_model.bin is a Python pickle, which can run any program: not fetched",
         ),
     ],
