@@ -138,12 +138,12 @@ def test_an_interrupted_command_goes_on(model, model_path, pictures, tmp_path, m
     monkeypatch.setattr(command, "PART_BYTES", 3 * 32 * 4 - 1)  # Two rows of 32 float32.
     write, written = command.write_part, []
 
-    def write_two(folder, number, part):
-        if number == 2:
+    def write_one(folder, number, part):
+        if number == 1:
             raise KeyboardInterrupt
         write(folder, number, part)
 
-    monkeypatch.setattr(command, "write_part", write_two)
+    monkeypatch.setattr(command, "write_part", write_one)
     assert command.main(arguments) == 130
     assert not out.exists()
     monkeypatch.setattr(
@@ -151,13 +151,13 @@ def test_an_interrupted_command_goes_on(model, model_path, pictures, tmp_path, m
     )
     assert command.main([*arguments, "--features=mean"]) == 2  # Of other embeddings.
     monkeypatch.setattr(command, "PART_BYTES", 2**28)
-    monkeypatch.setattr(command, "PART_ROWS", 2)
+    monkeypatch.setattr(command, "PART_ROWS", 1)  # As of a version with other parts.
     assert command.main(arguments) == 1
     told = capsys.readouterr().err
-    assert " 4 of 5 pictures are done." in told
+    assert " 2 of 5 pictures are done." in told
     assert f" 4 pictures are in {out}." in told
     assert re.search(r"^W \S+ 1 of 5 files could not be read: the column error", told, re.MULTILINE)
-    assert written == [2]
+    assert written == [1, 2, 3]
     np.testing.assert_allclose(np.load(out), rows_of(model, pictures), atol=1e-5)
 
 
