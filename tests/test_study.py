@@ -753,31 +753,38 @@ def test_published_studies_pretrain_on_jft_and_measure_what_the_paper_does():
         assert study.run is measured
 
 
+FASHION_MNIST = 60_000  # Training images.
+ENCODER = ("model.width", "model.num_heads", "model.mlp_width", "model.pooling")
+ENCODER += ("model.position_std",)
+
+
 def test_the_small_study_trains_as_the_small_recipe_but_for_less_long():
-    study, configs = shipped_study("fashion_mnist")
-    recipe = load_config("configs/fashion_mnist.py")
-    config = configs["ViT"]
+    _, configs = shipped_study("fashion_mnist")
+    recipe, config = load_config("configs/fashion_mnist.py"), configs["ViT"]
     shared = ("data.source", "data.train_crop", "model.image_size", "model.channels", "model.name")
-    shared += ("model.width", "model.depth", "model.num_heads", "model.mlp_width", "model.pooling")
-    shared += ("model.position_std", "batch_size", "log_every_steps", "optimizer.weight_decay")
+    shared += (*ENCODER, "model.depth", "batch_size", "log_every_steps", "optimizer.weight_decay")
     shared += ("optimizer.grad_clip_norm", "data.flip", "schedule.name")
     for key in shared:
         assert lookup(config, key) == lookup(recipe, key), key
-    assert (config.total_steps, config.warmup_steps, config.checkpoint_every_steps) == (
-        300,
-        30,
-        100,
-    )
-    assert config.optimizer.learning_rate == 1e-3
-    assert config.evaluators == "classification | fewshot(shots=(5,), train_split='train[:500]')"
-    assert study.sizes == (500, 2_000, 10_000, 60_000)
+    assert config.total_steps * config.batch_size < recipe.total_epochs * FASHION_MNIST
+    assert 0 < config.warmup_steps < config.total_steps
+    assert config.total_steps % config.checkpoint_every_steps == 0
+    assert 0 < config.optimizer.learning_rate <= recipe.optimizer.learning_rate
+
+
+def test_the_small_study_compares_small_models_of_three_families_on_more_and_more_images():
+    study, configs = shipped_study("fashion_mnist")
+    vit, hybrid, resnet = (configs[name] for name in ("ViT", "hybrid", "ResNet"))
+    for key in ENCODER:
+        assert lookup(hybrid, key) == lookup(vit, key), key
+    assert (hybrid.model.name, resnet.model.name) == ("R+ViT-Ti/16", "BiT-R50x1")
+    convolutions = hybrid.model.stem_width_factor, resnet.model.width_factor
+    assert max(convolutions) < 1, "on a CPU"
+    assert [*study.sizes] == sorted({*study.sizes})
+    assert study.sizes[-1] == FASHION_MNIST
     assert study.metrics == {"5-shot accuracy (share of images)": "fewshot/5_shot"}
-    hybrid, resnet = (configs[name].model for name in ("hybrid", "ResNet"))
-    found = (hybrid.name, hybrid.stem_depths, hybrid.stem_width_factor, hybrid.patch_size)
-    assert found == ("R+ViT-Ti/16", (1,), 0.5, 1)
-    assert (hybrid.depth, hybrid.width, hybrid.mlp_width) == (1, 96, 192)
-    found = (resnet.name, resnet.stage_depths, resnet.width_factor)
-    assert found == ("BiT-R50x1", (1, 1, 1), 0.5)
+    few_shot = f"fewshot(shots=(5,), train_split='train[:{study.sizes[0]}]')"
+    assert few_shot in vit.evaluators, "of images that every cell may use"
 
 
 def test_a_model_of_a_study_is_the_one_it_is_called_by():
