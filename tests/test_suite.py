@@ -119,7 +119,7 @@ def test_an_array_without_some_of_its_numbers_is_refused():
     """Nobody would train their parts: `--array=1,5`."""
     given = {"ID": "5", "MIN": "1", "MAX": "5", "STEP": "1", "COUNT": "2"}
     environment = {f"SLURM_ARRAY_TASK_{name}": value for name, value in given.items()}
-    with pytest.raises(ConfigError, match="array 1-5 numbers are left out.*--share=k/K"):
+    with pytest.raises(ConfigError, match=r"array 1-5 numbers are left out.*--share=k/K"):
         suite.share_of("", environment)
     assert suite.share_of("2/2", environment) == (1, 2)
 
