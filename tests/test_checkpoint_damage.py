@@ -142,7 +142,7 @@ def test_only_older_checkpoints_that_are_whole_are_named(saved):
 def test_a_checkpoint_without_digests_is_read_and_said_to_have_none_once(saved, caplog):
     with caplog.at_level(logging.WARNING, logger="vit_jax"):
         resume(saved)
-        assert not caplog.messages
+        assert "has no digests" not in caplog.text
         for path in (saved / "checkpoints" / "2").glob("digests.*"):
             path.unlink()
         assert_equal(resume(saved), make_state(2, ema=True))
