@@ -1,6 +1,5 @@
 """Checkpoints: what is saved comes back to the bit, on any devices, and nothing else is kept."""
 
-import functools
 import logging
 import shutil
 import threading
@@ -9,8 +8,8 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
-from etils import epath
 
 from tests.states import (
     DATA,
@@ -23,7 +22,7 @@ from tests.states import (
     everything_in,
     make_state,
 )
-from vit_jax import checkpoint
+from vit_jax import checkpoint, digests
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.errors import CheckpointError
 from vit_jax.nested import from_nested, to_nested
@@ -348,41 +347,59 @@ def test_what_a_killed_save_left_is_ignored_and_removed(opened, tmp_path):
     assert not leftover.exists()
 
 
-def test_only_the_first_process_removes_what_was_moved_aside(tmp_path, monkeypatch):
-    place = types.SimpleNamespace(_directory=epath.Path(tmp_path))
-    (tmp_path / "deleted" / "3").mkdir(parents=True)
-    for process, remains in ((1, True), (0, False), (0, False)):  # What is not there, is gone.
-        fake = types.SimpleNamespace(process_index=lambda process=process: process)
-        monkeypatch.setattr(checkpoint, "jax", fake)
-        Checkpoints._remove_deleted(place)
-        assert (tmp_path / "deleted").exists() == remains
+def test_what_was_moved_aside_goes_when_a_run_opens_or_saves(opened, tmp_path):
+    """A kill may leave it between the two steps of Orbax's deletion."""
+    aside = tmp_path / "checkpoints/deleted/1"
+    aside.mkdir(parents=True)
+    opened(read_only=True)
+    assert aside.exists(), "another process's run"
+    checkpoints = opened()
+    assert not aside.parent.exists()
+    aside.mkdir(parents=True)
+    checkpoints.save(2, make_state(2), {})
+    checkpoints.wait()
+    assert not aside.parent.exists()
 
 
-@pytest.mark.parametrize("lost", ["", "optimizer"])
-def test_a_checkpoint_is_looked_at_before_it_gets_its_digests(lost, tmp_path, monkeypatch):
-    written, steps = [], []
-    monkeypatch.setattr(checkpoint.digests, "write", lambda *given: written.append(given))
+def test_another_process_than_the_first_removes_nothing_and_has_digests_of_its_own(
+    opened, tmp_path, monkeypatch
+):
+    another = types.SimpleNamespace(**{**vars(jax), "process_index": lambda: 3})
+    monkeypatch.setattr(checkpoint, "jax", another)  # Of ours alone: Orbax would wait for others.
+    aside = tmp_path / "checkpoints/deleted/1"
+    aside.mkdir(parents=True)
+    checkpoints = opened()
+    checkpoints.save(2, make_state(2), {})
+    checkpoints.wait()
+    found = (tmp_path / "checkpoints/2").glob("digests.*")
+    assert [path.name for path in found] == ["digests.process_3.json"]
+    assert aside.exists()
+
+
+def test_a_checkpoint_that_lost_an_item_is_no_success_and_gets_no_digests(
+    opened, tmp_path, monkeypatch
+):
+    """Digests would say that it is whole. What its threads say later is not printed."""
+    wait = ocp.CheckpointManager.wait_until_finished
+    folder = tmp_path / "checkpoints/7"
+
+    def lose(manager):
+        wait(manager)
+        shutil.rmtree(folder / "optimizer", ignore_errors=True)
+
+    checkpoints = opened()
     monkeypatch.setattr(checkpoint, "being_written", threading.Event())
-    checkpoint.being_written.set()
-    monkeypatch.setattr(
-        checkpoint, "jax", types.SimpleNamespace(process_index=lambda: 3, errors=jax.errors)
-    )
-    found = {item: {} if item == lost else {"a": 1} for item in ("params", "optimizer")}
-    place = types.SimpleNamespace(
-        _directory=epath.Path(tmp_path),
-        _manager=types.SimpleNamespace(wait_until_finished=lambda: steps.append("written")),
-        _items=lambda step: steps.append(step) or found,
-        _remove_deleted=lambda: steps.append("removed"),
-        _failure=None,
-    )
-    Checkpoints._complete(place, 7, ["params", "optimizer"])
-    if lost:
-        assert "7 is damaged (it has no readable optimizer)" in str(place._failure)
-        assert (written, steps) == ([], ["written", 7])
-    else:
-        assert place._failure is None
-        assert (written, steps) == ([(tmp_path / "7", 3)], ["written", 7, "removed"])
-    assert checkpoint.being_written.is_set() == bool(lost)
+    with monkeypatch.context() as losing:
+        losing.setattr(ocp.CheckpointManager, "wait_until_finished", lose)
+        checkpoints.save(7, make_state(7), {})
+        with pytest.raises(CheckpointError, match=r"7 is damaged \(it has no readable optimizer\)"):
+            checkpoints.wait()
+    assert not [*folder.glob("digests.*")]
+    assert checkpoint.being_written.is_set()
+    checkpoints.save(8, make_state(8), {})
+    checkpoints.wait()
+    assert [*folder.with_name("8").glob("digests.*")]
+    assert not checkpoint.being_written.is_set()
 
 
 def test_the_latest_is_not_said_to_be_an_average(opened, tmp_path):
@@ -394,63 +411,55 @@ def test_the_latest_is_not_said_to_be_an_average(opened, tmp_path):
     assert first.best() == (4, {"-eval_ema/loss": -0.25})
     assert first.is_best({"eval_ema/loss": 0.2})
     assert not first.is_best({"eval_ema/loss": 0.3})
-    assert [checkpoint.find_checkpoint(tmp_path, name) for name in ("latest", "best", 4, "4")] == [
-        *((4, False), (4, True), (4, False), (4, False))
-    ]
+    for name, is_average in (("latest", False), ("best", True), (4, False), ("4", False)):
+        assert checkpoint.find_checkpoint(tmp_path, name) == (4, is_average), name
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_run_compares_digests_with_all_its_processes_and_a_reader_alone(read_only, monkeypatch):
-    asked = []
+def test_a_run_compares_digests_with_all_its_processes_and_a_reader_alone(
+    opened, read_only, monkeypatch
+):
+    """Nobody would answer a reader, such as the evaluation of a run that goes on."""
+    first = opened()
+    first.save(7, make_state(7), {})
+    first.wait()
+    second, check, compared = opened(read_only=read_only), digests.check, []
 
-    class Enough(Exception):
-        pass
+    def watched(directory, step, items=None, *, shared=False):
+        compared.append((items and sorted(items), shared))
+        return check(directory, step, items, shared=shared)
 
-    def check(*arguments, **options):
-        asked.append((arguments, options))
-        raise Enough
-
-    place = types.SimpleNamespace(_directory="DIR", _read_only=read_only)
-    place._check_digests = functools.partial(Checkpoints._check_digests, place)
-    monkeypatch.setattr(checkpoint.digests, "check", check)
-    with pytest.raises(Enough):
-        Checkpoints.restore(place, 7, None)
-    with pytest.raises(Enough):
-        Checkpoints.restore_item(place, 7, "ema")
-    alone = (("DIR", 7, ("ema", "format")), {})
-    assert asked == [(("DIR", 7), {"shared": not read_only}), alone]
-
-
-@pytest.mark.parametrize("has", [True, False])
-def test_digests_that_are_not_there_are_told(has, monkeypatch, caplog):
-    monkeypatch.setattr(checkpoint.digests, "check", lambda *given: has)
-    Checkpoints._check_digests(types.SimpleNamespace(_directory="DIR"), 7)
-    assert [text.partition(" (")[0] for text in caplog.messages] == ["DIR/7 has no digests"] * (
-        not has
-    )
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * (not has)
+    monkeypatch.setattr(digests, "check", watched)
+    second.restore(7, abstract(make_state(7)))
+    second.restore_item(7, "params")
+    assert compared == [(None, not read_only), (["format", "params"], False)]
 
 
 @pytest.mark.parametrize(
-    ("name", "is_average"),
+    ("metric", "is_average"),
     [("eval_ema/loss", True), ("-eval_ema/loss", True), ("eval/loss_ema", False), ("ema/x", False)],
 )
-def test_metrics_of_averages_are_told_by_their_evaluator(name, is_average):
-    place = types.SimpleNamespace(_manager=types.SimpleNamespace(metrics=lambda step: {name: 1.0}))
-    assert Checkpoints.scored_average(place, 3) == is_average
+def test_metrics_of_averages_are_told_by_their_evaluator(opened, metric, is_average):
+    checkpoints = opened(best_metric=metric)
+    checkpoints.save(3, make_state(3), {metric.removeprefix("-"): 1.0})
+    checkpoints.wait()
+    assert checkpoints.scored_average(3) == is_average
 
 
-@pytest.mark.parametrize("found", [{}, {"params": None}, {"params": {}}])
-def test_an_item_that_cannot_be_read_is_damage(found, tmp_path):
-    place = types.SimpleNamespace(
-        _directory=epath.Path(tmp_path),
-        _items=lambda step: found,
-        _check_digests=lambda *given: None,
-        _description=lambda step: {"items": ["params"]},
-    )
+@pytest.mark.parametrize("lost", ["params", "params/_METADATA"])
+def test_an_item_that_cannot_be_read_is_damage(opened, tmp_path, lost):
+    """Also without digests, as where the process was killed before it wrote them."""
+    first = opened()
+    first.save(7, make_state(7), {})
+    first.wait()
+    folder = tmp_path / "checkpoints/7"
+    (folder / "digests.process_0.json").unlink()
+    path = folder / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    second = opened()
     for call in (
-        lambda: Checkpoints._restore_items(place, 7, {"params": {}}),
-        lambda: Checkpoints.restore_item(place, 7, "params"),
+        lambda: second.restore(7, abstract(make_state(7))),
+        lambda: second.restore_item(7, "params"),
     ):
         with pytest.raises(CheckpointError, match=r"7 is damaged \(it has no readable params\)"):
             call()

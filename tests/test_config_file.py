@@ -173,7 +173,8 @@ HEAD = (
         (["x = 1"], "get_config"),
         (["1 / 0"], "line 1: division by zero"),
         ([*HEAD, "    return c, 1"], r"must return a ConfigDict, not \("),
-        ([*HEAD, "    return {}['seed']"], "line 4: 'seed'$"),
+        ([*HEAD, "    return {}['seed']"], "line 4: KeyError 'seed'$"),
+        ([*HEAD, "    assert c.seed == 3"], "line 4: AssertionError$"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(file, lines, message):
@@ -195,7 +196,7 @@ def test_another_file_than_one_of_python_is_refused(tmp_path):
 
 
 def test_a_recipe_s_own_message_stays_as_it_is():
-    with pytest.raises(ConfigError, match=r"^'b17': 'b17' is not one of"):
+    with pytest.raises(ConfigError, match=r"^'b17' is not one of"):
         load_config("configs/vit.py:b17")
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 
+import numpy as np
 import pytest
 from etils import epath
 
@@ -135,9 +136,7 @@ def test_several_processes_share_the_work_and_the_answer(index, tmp_path, monkey
 def test_two_processes_are_several(tmp_path, monkeypatch):
     write(tmp_path, 7, ["params/a"])
     monkeypatch.setattr(digests.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(
-        digests.distributed, "gather", lambda value: digests.distributed.np.array([value, True])
-    )
+    monkeypatch.setattr(digests.distributed, "gather", lambda value: np.array([value, True]))
     with pytest.raises(CheckpointError, match="process 1 names the file"):
         digests.check(tmp_path, 7, shared=True)
 

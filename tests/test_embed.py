@@ -138,12 +138,12 @@ def test_an_interrupted_command_goes_on(model, model_path, pictures, tmp_path, m
     monkeypatch.setattr(command, "PART_BYTES", 3 * 32 * 4 - 1)  # Two rows of 32 float32.
     write, written = command.write_part, []
 
-    def write_two(folder, number, part):
-        if number == 2:
+    def write_one(folder, number, part):
+        if number == 1:
             raise KeyboardInterrupt
         write(folder, number, part)
 
-    monkeypatch.setattr(command, "write_part", write_two)
+    monkeypatch.setattr(command, "write_part", write_one)
     assert command.main(arguments) == 130
     assert not out.exists()
     monkeypatch.setattr(
@@ -151,13 +151,13 @@ def test_an_interrupted_command_goes_on(model, model_path, pictures, tmp_path, m
     )
     assert command.main([*arguments, "--features=mean"]) == 2  # Of other embeddings.
     monkeypatch.setattr(command, "PART_BYTES", 2**28)
-    monkeypatch.setattr(command, "PART_ROWS", 2)
+    monkeypatch.setattr(command, "PART_ROWS", 1)  # As of a version with other parts.
     assert command.main(arguments) == 1
     told = capsys.readouterr().err
-    assert " 4 of 5 pictures are done." in told
+    assert " 2 of 5 pictures are done." in told
     assert f" 4 pictures are in {out}." in told
     assert re.search(r"^W \S+ 1 of 5 files could not be read: the column error", told, re.MULTILINE)
-    assert written == [2]
+    assert written == [1, 2, 3]
     np.testing.assert_allclose(np.load(out), rows_of(model, pictures), atol=1e-5)
 
 
@@ -238,24 +238,22 @@ def test_parts_have_a_row_for_each_picture(model, pictures):
 
 
 def test_the_embedder_is_as_it_is_asked_for(model, monkeypatch):
-    asked, made = [], []
+    asked, limits, budgets = [], [], []
 
-    def embed(model, images, *given):
-        asked.append(given)
+    def embed(model, images, features, layer):
+        asked.append((features, layer))
         return images.mean((1, 2))
 
     monkeypatch.setattr(type(model), "embed", embed)
-    monkeypatch.setattr(command, "make_transform", lambda *given: made.append(given[1]))
-    monkeypatch.setattr(command, "Budget", made.append)
+    monkeypatch.setattr(command, "make_transform", lambda model, gib: limits.append(gib))
+    monkeypatch.setattr(command, "Budget", budgets.append)
     default = command.Embedder(model)
-    other = command.Embedder(
-        *(model, "patches", 1), dtype="float16", batch_size=9, max_image_gib=0.5
-    )
-    assert asked == [("pre_logits", None), ("patches", 1)]
+    other = command.Embedder(model, "patches", 1, dtype="float16", batch_size=9, max_image_gib=0.5)
+    assert {*asked} == {("pre_logits", None), ("patches", 1)}
     assert (default.batch_size, default.dtype, default.shape) == (8 * 32, np.float32, (3,))
     assert (other.batch_size, other.dtype) == (16, np.float16)
-    limit = command.MAX_IMAGE_GIB
-    assert made == [limit, int(limit * 2**30), 0.5, 2**29]
+    assert limits == [command.MAX_IMAGE_GIB, 0.5]
+    assert budgets == [int(command.MAX_IMAGE_GIB * 2**30), 2**29]
 
 
 def test_pixels_of_twelve_bits_reach_the_model_uncut(model, tmp_path):

@@ -393,7 +393,7 @@ def test_names_in_the_table_are_no_formulas(tmp_path):
 
 
 def test_the_speed_is_that_of_all_images_since_the_first_batch(monkeypatch):
-    """Of batches of two images: the first waits for the compiler, the others take a second each."""
+    """Of batches of two images. The first is handed over compiled, and computed after that."""
     now = [100.0]
     monkeypatch.setattr(inference.time, "perf_counter", lambda: now[0])
     stopwatch = inference.Stopwatch()

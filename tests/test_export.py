@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import types
 
 import jax
 import numpy as np
@@ -12,10 +11,9 @@ import safetensors.numpy
 
 import vit_jax
 from tests.published import GOLDEN, golden, logits, random_model, write_npz
-from tests.workdirs import CLASSES, write_workdir
+from tests.workdirs import CLASSES, TINY, write_workdir
 from vit_jax import export
 from vit_jax.errors import WeightsError
-from vit_jax.model_card import Run
 from vit_jax.weights.resampling import resize_positions
 
 
@@ -160,13 +158,16 @@ def test_a_mistake_is_one_message_and_code_2(command, message, workdir, tmp_path
 @pytest.mark.parametrize(
     "command",
     [
-        *("", "a", "a b --format=onnx", "a b --average=x", "a b --source_grid 3", "a b --bad"),
-        *(
-            "a b c",
-            "a b --source_grid 3 x",
-            "a b --source_grid 3 4.0",
-            "a b --position_resize=area",
-        ),
+        "",
+        "a",
+        "a b c",
+        "a b --bad",
+        "a b --format=onnx",
+        "a b --average=x",
+        "a b --source_grid 3",
+        "a b --source_grid 3 x",
+        "a b --source_grid 3 4.0",
+        "a b --position_resize=area",
     ],
 )
 def test_a_command_line_that_is_not_understood(command, capsys):
@@ -195,8 +196,7 @@ def test_a_run_is_pushed_with_its_page(hub_server, monkeypatch, tmp_path, caplog
         assert run(tmp_path, "hf:me/mine", "--checkpoint=best", f"--format={format}") == 0
     assert hub_server.token not in caplog.text
 
-    repository = hub_server.repositories["model", "me/mine"]
-    files = repository.commits[repository.revisions["main"]]
+    files = pushed(hub_server, "me/mine")
     card = files["README.md"].decode()
     assert 'vit_jax.load_model("hf:me/mine")' in card
     assert "After 2 updates" in card
@@ -216,48 +216,45 @@ def test_a_run_is_pushed_with_its_page(hub_server, monkeypatch, tmp_path, caplog
     np.testing.assert_array_equal(logits(loaded, images), logits(expected, images))
 
 
-@pytest.mark.parametrize("is_run", [True, False])
-@pytest.mark.parametrize(
-    ("flags", "num_classes", "has_head"),
-    [((), 3, True), (("--trunk_only",), 3, False), ((), 0, False)],
-)
-def test_the_page_is_of_what_is_pushed(monkeypatch, is_run, flags, num_classes, has_head):
-    """Of a run, it tells of the checkpoint that was asked for; other files are of none."""
-    told = {}
+def pushed(hub_server, name):
+    """The files of a model repository's latest commit."""
+    repository = hub_server.repositories["model", name]
+    return repository.commits[repository.revisions["main"]]
 
-    def find_checkpoint(path, name):
-        assert is_run, "only a run has checkpoints"
-        told["checkpoint"] = path, name
-        return 7, True
 
-    def push(folder, repository, message):
-        told["pushed"] = os.path.isdir(folder), repository, message
-        return "https://hub/page"
+def test_the_page_of_a_mean_of_checkpoints_has_no_metrics(hub_server, monkeypatch, tmp_path):
+    """Those of the last checkpoint are of other weights."""
+    write_workdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"config": {"seed": 3}}')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 3, "eval/accuracy": 0.25}\n')
+    monkeypatch.setenv("HF_TOKEN", hub_server.token)
+    for flags, is_told in (((), True), (("--average=2",), False)):
+        assert run(tmp_path, "hf:me/mine", *flags) == 0
+        card = pushed(hub_server, "me/mine")["README.md"].decode()
+        assert ("After 3 updates" in card) == ("0.25" in card) == is_told
+        assert "## Training" in card
 
-    monkeypatch.setattr(export, "is_workdir", lambda path: is_run)
-    monkeypatch.setattr(export, "find_checkpoint", find_checkpoint)
-    monkeypatch.setattr(export, "save_model", lambda *a, **k: told.update(saved=(a[2], k)))
-    monkeypatch.setattr(export, "write_card", lambda *a, **k: told.update(card=(a[1], a[3], k)))
-    monkeypatch.setattr(export.hub, "push", push)
-    flags = export.parse_flags(["SOURCE", "hf:me/mine", "--checkpoint=best", *flags])
-    model = types.SimpleNamespace(options=types.SimpleNamespace(num_classes=num_classes))
-    assert export.push(model, flags, "timm") == "https://hub/page"
-    checkpoint = {"checkpoint": ("SOURCE", "best")} if is_run else {}
-    of = Run("SOURCE", 7) if is_run else None
-    assert told == {
-        **checkpoint,
-        "saved": ("timm", {"trunk_only": flags.trunk_only}),
-        "card": ("me/mine", "timm", {"has_head": has_head, "run": of}),
-        "pushed": (True, "me/mine", "A model trained with vit_jax"),
-    }
+
+@pytest.mark.parametrize(("num_classes", "purpose"), [(3, "for 3 classes"), (0, "without a head")])
+def test_the_page_of_an_export_tells_of_its_head_and_of_no_run(
+    hub_server, monkeypatch, tmp_path, num_classes, purpose
+):
+    """Hugging Face's folders have a config.json too."""
+    model = random_model("ViT-Ti/8", num_classes=num_classes, **TINY)
+    vit_jax.save_model(model, tmp_path / "model", "huggingface")
+    monkeypatch.setenv("HF_TOKEN", hub_server.token)
+    assert run(tmp_path / "model", "hf:me/mine") == 0
+    files = pushed(hub_server, "me/mine")
+    assert f" {purpose}, for images" in files["README.md"].decode()
+    assert "## Metrics" not in files["README.md"].decode()
+    assert "training_config.json" not in files
 
 
 def test_the_page_of_a_trunk_promises_no_classes(hub_server, monkeypatch, tmp_path):
     write_workdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", hub_server.token)
     assert run(tmp_path, "hf:me/trunk", "--trunk_only") == 0
-    repository = hub_server.repositories["model", "me/trunk"]
-    files = repository.commits[repository.revisions["main"]]
+    files = pushed(hub_server, "me/trunk")
     assert "head/kernel" not in safetensors.numpy.load(files["params.safetensors"])
     card = files["README.md"].decode()
     assert "# trunk\n" in card

@@ -490,34 +490,41 @@ def test_a_run_is_given_what_the_command_says(monkeypatch, tmp_path, caplog, fla
     """And goes back to a checkpoint before, with the workdir its own, but not in a dry run."""
     events, dry = [], "--dry_run" in flags
 
-    def run(config, workdir, **options):
+    def run(config, workdir, *, dry_run, stop, chosen):
         events.append("run")
         assert (config.seed, config.batch_size, workdir) == (5, 32, str(tmp_path))
-        assert {**options, "chosen": set(options["chosen"])} == {
-            **{"dry_run": dry, "stop": "stop", "chosen": {"seed"}}
-        }
+        assert (dry_run, stop, {*chosen}) == (dry, "stop", {"seed"})
         return {} if dry else {"step": 4}
 
-    monkeypatch.setattr(main, "connect", lambda flags: events.append(flags.workdir))
-    monkeypatch.setattr(main, "tell_once", lambda: events.append("tell once"))
-    monkeypatch.setattr(main, "validate", lambda config: events.append("validate"))
-    monkeypatch.setattr(main, "go_back", lambda *what: events.append(what))
-    monkeypatch.setattr(main, "stop_signal", lambda: contextlib.nullcontext("stop"))
+    def go_back(workdir, step):
+        events.append("go back")
+        assert (workdir, step) == (str(tmp_path), 3)
 
     @contextlib.contextmanager
     def held(workdir):
-        events.append(f"held {workdir}")
+        assert workdir == str(tmp_path)
+        events.append("hold")
         yield
         events.append("free")
 
+    monkeypatch.setattr(main, "connect", lambda flags: events.append("connect"))
+    monkeypatch.setattr(main, "tell_once", lambda: events.append("tell once"))
+    monkeypatch.setattr(main, "validate", lambda config: events.append("validate"))
+    monkeypatch.setattr(main, "go_back", go_back)
+    monkeypatch.setattr(main, "stop_signal", lambda: contextlib.nullcontext("stop"))
     monkeypatch.setattr(main.claim, "held", held)
     monkeypatch.setattr(main, "summary", lambda results, workdir: f"{results} in {workdir}")
     arguments = ["--config=tests/tiny.py", "--config.seed=5", f"--workdir={tmp_path}", *flags]
     with caplog.at_level("INFO", logger="vit_jax"):
         assert main.train_command(run, arguments, "name", "what", "final") == 0
-    back = [f"held {tmp_path}", (str(tmp_path), 3), "free"]
-    back = ["validate", *back] if flags and not dry else []
-    assert events == [str(tmp_path), "tell once", *back, "run"]
+    at = {event: number for number, event in enumerate(events)}
+    assert at["connect"] < at["run"]
+    assert at["tell once"] < at["run"]
+    assert ("go back" in at) == (bool(flags) and not dry)
+    if "go back" in at:
+        assert at["connect"] < at["hold"] < at["go back"] < at["free"], "all see the same"
+        assert at["validate"] < at["go back"], "nothing is renamed for a config that cannot work"
+        assert at["free"] < at["run"], "which takes the workdir itself"
     assert caplog.messages == ([] if dry else [f"{{'step': 4}} in {tmp_path}/final"])
     caplog.clear()
     with caplog.at_level("INFO", logger="vit_jax"):

@@ -13,6 +13,8 @@ METRICS = [
     {
         "step": 3000,
         "train/loss": 2.0,
+        "data/skipped": 4,
+        "time/steps": 125.0,
         "fewshot/5_shot": 0.5,
         "eval/accuracy": 0.123456789,
         "eval/loss": None,

@@ -267,12 +267,12 @@ def test_bad_targets_name_their_line(tmp_path, text, message):
 
 @pytest.mark.parametrize("loss", ["l2", "huber"])
 def test_the_loss_is_the_one_that_is_named(loss):
-    objective = object.__new__(Regression)
-    objective.options = Regression.Options(loss=loss, huber_delta=0.5)
     outputs = {"logits": np.array([[1.0, 3.0], [0.0, -2.0]])}
-    objective.network = types.SimpleNamespace(
+    network = types.SimpleNamespace(
         outputs=lambda params, images, key: outputs, statistics=lambda outputs: {}
     )
+    options = Regression.Options(loss=loss, huber_delta=0.5)
+    objective = Regression(options, network, Labels((), 2, numeric=True, means=(0.0, 0.0)))
     batch = {"image": None, "label": np.array([[0.75, 1.0], [0.0, 0.0]])}
     losses, _ = objective.loss({}, {}, batch, None)
     errors = np.abs(outputs["logits"] - batch["label"])

@@ -162,11 +162,23 @@ def test_errors_of_ours_pass_as_what_they_are_of():
 
 
 def test_that_reading_fails_is_said_once_for_each_kind_of_store(monkeypatch, caplog):
-    monkeypatch.setattr(stores, "_warned", set())
+    class Failing:
+        async_impl = False
+
+        def cat_file(self, path, start, end):
+            raise HttpError(503)
+
+    monkeypatch.setattr(stores, "_warned", set())  # Of other tests.
+    monkeypatch.setattr(stores, "RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(stores, "filesystem_of", lambda path: Failing())
     for path in ("GS://a", "gs://b", "s3://c"):
-        stores._warn_of_failures(path, HttpError(503))
-    line = "Reading from {}:// fails, and is tried again: HTTP 503"
-    assert caplog.messages == [line.format("gs"), line.format("s3")]
+        with pytest.raises(DataError, match="HTTP 503"):
+            storage.read(path)
+    assert [text.partition("://")[0] for text in caplog.messages] == [
+        "Reading from gs",
+        "Reading from s3",
+    ]
+    assert "HTTP 503" in caplog.text
 
 
 def test_what_nobody_waits_for_any_more_is_not_read(monkeypatch):

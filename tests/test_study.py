@@ -431,11 +431,11 @@ def test_a_line_has_its_band_and_crosses_where_cells_failed(monkeypatch):
         assert first.get_xydata().tolist() == [[6, 6 / 512 + 0.25], [64, 0.25], [256, 0.5]]
         assert crosses.get_xydata().tolist() == [[6, results.FAILED_AT]]
         assert 0 < results.FAILED_AT < 0.1, "at the bottom"
-        shown = [(line.get_marker(), line.get_color()) for line in (first, crosses, third)]
-        one, two = figures.PALETTE[:2]
-        assert shown == [("o", one), ("x", one), ("^", figures.PALETTE[2])]
-        assert axes.lines[2].get_color() == two
-        assert figures.MARKERS[:3] == ("o", "s", "^")
+        lines = first, axes.lines[2], third
+        assert [line.get_color() for line in lines] == [*figures.PALETTE[:3]]
+        assert [line.get_marker() for line in lines] == [*figures.MARKERS[:3]]
+        assert (crosses.get_color(), crosses.get_marker()) == (first.get_color(), "x")
+        assert len({*figures.MARKERS}) == len(figures.MARKERS), "for those who see no colours"
         assert axes.get_xlabel() == "training images"
         assert third.get_xydata()[-1].tolist() == [256, 0.5 + 0.625]
         assert none.get_xydata().tolist() == []
@@ -443,20 +443,29 @@ def test_a_line_has_its_band_and_crosses_where_cells_failed(monkeypatch):
         assert sorted({y for x, y in band if x == 256}) == [0.5, 1.75]
         assert (axes.get_xscale(), axes.get_ylabel()) == ("log", "accuracy (%)")
         assert [text.get_text() for text in axes.get_xticklabels()] == ["6", "64", "256"]
-    for view, title, label, figures_of_the_paper in (
-        (views.SIZE, "number of training images", "training images", "3 and 4"),
-        (views.COMPUTE, "compute", "training compute (exaFLOPs)", "5, 8 and 13"),
-        (views.SPEED, "speed", "inference speed (images/s)", "13, right,"),
-    ):
-        assert (view.title.split("Against ")[1].removeprefix("the "), view.label) == (title, label)
-        assert f" (Figures {figures_of_the_paper} of" in view.text.replace("Figure ", "Figures ")
-        assert (view.scale, view.every_record) == ("log", False)
-    training = (views.TRAINING.title, views.TRAINING.label, views.TRAINING.scale)
-    assert training == ("During training", "epochs", "linear")
-    names = [view.name for view in (views.SIZE, views.COMPUTE, views.TRAINING, views.SPEED)]
-    assert names == ["size", "exaflops", "training", "speed"]
     assert views.SPEED.lines(every[0]) == views.COMPUTE.lines(every[0]) == ("ViT",)
     assert views.SIZE.lines(every[0]) == views.TRAINING.lines(every[0]) == ("ViT: one",)
+
+
+@pytest.mark.parametrize(
+    ("view", "name", "label", "figures_of_the_paper"),
+    [
+        (views.SIZE, "size", "training images", "Figures 3 and 4"),
+        (views.COMPUTE, "exaflops", "exaFLOPs", "Figures 5, 8 and 13"),
+        (views.SPEED, "speed", "images/s", "Figure 13, right"),
+        (views.TRAINING, "training", "epochs", "Figure 9"),
+    ],
+)
+def test_a_view_says_what_it_shows_and_which_of_the_papers_figures(
+    view, name, label, figures_of_the_paper
+):
+    """Its name is that of a file. Along a run's own time the axis is linear."""
+    assert view.name == name
+    assert label in view.label
+    assert f"({figures_of_the_paper}" in view.text
+    along_a_run = view is views.TRAINING
+    assert view.scale == ("linear" if along_a_run else "log")
+    assert view.every_record == along_a_run
 
 
 def test_the_most_images_are_all_of_them_where_the_grid_has_that():
@@ -744,31 +753,38 @@ def test_published_studies_pretrain_on_jft_and_measure_what_the_paper_does():
         assert study.run is measured
 
 
+FASHION_MNIST = 60_000  # Training images.
+ENCODER = ("model.width", "model.num_heads", "model.mlp_width", "model.pooling")
+ENCODER += ("model.position_std",)
+
+
 def test_the_small_study_trains_as_the_small_recipe_but_for_less_long():
-    study, configs = shipped_study("fashion_mnist")
-    recipe = load_config("configs/fashion_mnist.py")
-    config = configs["ViT"]
+    _, configs = shipped_study("fashion_mnist")
+    recipe, config = load_config("configs/fashion_mnist.py"), configs["ViT"]
     shared = ("data.source", "data.train_crop", "model.image_size", "model.channels", "model.name")
-    shared += ("model.width", "model.depth", "model.num_heads", "model.mlp_width", "model.pooling")
-    shared += ("model.position_std", "batch_size", "log_every_steps", "optimizer.weight_decay")
+    shared += (*ENCODER, "model.depth", "batch_size", "log_every_steps", "optimizer.weight_decay")
     shared += ("optimizer.grad_clip_norm", "data.flip", "schedule.name")
     for key in shared:
         assert lookup(config, key) == lookup(recipe, key), key
-    assert (config.total_steps, config.warmup_steps, config.checkpoint_every_steps) == (
-        300,
-        30,
-        100,
-    )
-    assert config.optimizer.learning_rate == 1e-3
-    assert config.evaluators == "classification | fewshot(shots=(5,), train_split='train[:500]')"
-    assert study.sizes == (500, 2_000, 10_000, 60_000)
+    assert config.total_steps * config.batch_size < recipe.total_epochs * FASHION_MNIST
+    assert 0 < config.warmup_steps < config.total_steps
+    assert config.total_steps % config.checkpoint_every_steps == 0
+    assert 0 < config.optimizer.learning_rate <= recipe.optimizer.learning_rate
+
+
+def test_the_small_study_compares_small_models_of_three_families_on_more_and_more_images():
+    study, configs = shipped_study("fashion_mnist")
+    vit, hybrid, resnet = (configs[name] for name in ("ViT", "hybrid", "ResNet"))
+    for key in ENCODER:
+        assert lookup(hybrid, key) == lookup(vit, key), key
+    assert (hybrid.model.name, resnet.model.name) == ("R+ViT-Ti/16", "BiT-R50x1")
+    convolutions = hybrid.model.stem_width_factor, resnet.model.width_factor
+    assert max(convolutions) < 1, "on a CPU"
+    assert [*study.sizes] == sorted({*study.sizes})
+    assert study.sizes[-1] == FASHION_MNIST
     assert study.metrics == {"5-shot accuracy (share of images)": "fewshot/5_shot"}
-    hybrid, resnet = (configs[name].model for name in ("hybrid", "ResNet"))
-    found = (hybrid.name, hybrid.stem_depths, hybrid.stem_width_factor, hybrid.patch_size)
-    assert found == ("R+ViT-Ti/16", (1,), 0.5, 1)
-    assert (hybrid.depth, hybrid.width, hybrid.mlp_width) == (1, 96, 192)
-    found = (resnet.name, resnet.stage_depths, resnet.width_factor)
-    assert found == ("BiT-R50x1", (1, 1, 1), 0.5)
+    few_shot = f"fewshot(shots=(5,), train_split='train[:{study.sizes[0]}]')"
+    assert few_shot in vit.evaluators, "of images that every cell may use"
 
 
 def test_a_model_of_a_study_is_the_one_it_is_called_by():

@@ -7,7 +7,7 @@ import pytest
 from tests.shared_programs import shared_programs  # noqa: F401
 from vit_jax import suite, train
 from vit_jax.config_file import load_config
-from vit_jax.errors import PreemptedError
+from vit_jax.errors import ConfigError, PreemptedError
 
 CONFIG = "tests/tiny.py"
 
@@ -100,12 +100,28 @@ def test_what_is_no_number_is_a_result_all_the_same(tmp_path):
         ("", {"ID": "7", "MIN": "5", "MAX": "9"}, (2, 5)),
         ("", {"ID": "3", "MIN": "0", "MAX": "3"}, (3, 4)),
         ("1/1", {"ID": "7", "MIN": "5", "MAX": "9"}, (0, 1)),
+        ("", {"ID": "6", "MIN": "2", "MAX": "9", "STEP": "2", "COUNT": "4"}, (2, 4)),
         ("3/4", {}, (2, 4)),
     ],
 )
 def test_the_share_of_one_task(text, array, share):
     environment = {f"SLURM_ARRAY_TASK_{name}": value for name, value in array.items()}
     assert suite.share_of(text, environment) == share
+
+
+@pytest.mark.parametrize("text", ["3/2", "0/2", "-1/2", "2", "a/b", "1/"])
+def test_what_is_no_share_is_refused(text):
+    with pytest.raises(ConfigError, match=f"^--share={text}: expected k/K"):
+        suite.share_of(text, {})
+
+
+def test_an_array_without_some_of_its_numbers_is_refused():
+    """Nobody would train their parts: `--array=1,5`."""
+    given = {"ID": "5", "MIN": "1", "MAX": "5", "STEP": "1", "COUNT": "2"}
+    environment = {f"SLURM_ARRAY_TASK_{name}": value for name, value in given.items()}
+    with pytest.raises(ConfigError, match=r"array 1-5 numbers are left out.*--share=k/K"):
+        suite.share_of("", environment)
+    assert suite.share_of("2/2", environment) == (1, 2)
 
 
 def test_a_mean_waits_for_all_of_its_tasks():
@@ -152,15 +168,14 @@ def test_parts_together_do_all_and_the_last_has_the_table(
         ("SUITE = {'g': {'a': 3}}", (), "suite.py: each task needs a config, such as"),
         ("SUITE = {'g': ['a']}", (), "is no suite (AttributeError"),
         ("SUITE = 1 +", (), "is no suite (SyntaxError"),
-        ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--config.seed=1",), "a suite sets it"),
-        *(
-            (
-                "SUITE = {'g': {'a': 'tests/tiny.py'}}",
-                (f"--share={k}",),
-                f"--share={k}: expected k/K",
-            )
-            for k in ("3/2", "0/2", "-1/2", "2", "a/b", "1/")
+        ("SUITE = {'g': 1 / 0}", (), "is no suite (ZeroDivisionError"),
+        (
+            "from vit_jax.errors import ConfigError\nraise ConfigError('mount the data first')",
+            (),
+            " mount the data first\n",
         ),
+        ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--config.seed=1",), "a suite sets it"),
+        ("SUITE = {'g': {'a': 'tests/tiny.py'}}", ("--share=3/2",), "--share=3/2: expected k/K"),
         (
             "SUITE = {'g': {'a': 'tests/tiny.py'}}",
             ("--latex=/dev/null/t.tex",),

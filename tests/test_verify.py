@@ -70,43 +70,82 @@ def test_what_has_no_published_accuracy(name, message, capsys, monkeypatch):
     assert f"'{name}': such weights {message}; {end}" in capsys.readouterr().err
 
 
-def test_each_is_compared_and_one_that_is_far_is_enough(monkeypatch, tmp_path, capsys):
-    """A model that is asked for twice is measured once; a difference of the tolerance is within."""
-    known = {"a": 0.6, "b": 0.75, "c": 0.7}
-    entries = {name: pretrained.PRETRAINED[0]._replace(timm_name=name) for name in known}
+def test_without_an_accuracy_nothing_is_compared(hub_with_a_model, monkeypatch, capsys):
+    """It would be taken for 0 %."""
+    publish(monkeypatch, 50.0)
+    flags = ["--source=digits", "--split=test[:64]", "--evaluators=knn(k=1)"]
+    assert verify.main([NAME, *flags]) == 2
+    captured = capsys.readouterr()
+    assert "--evaluators measures no accuracy to compare" in captured.err
+    assert "50.000" not in captured.out
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """What was measured of weights a, b and c, and written, where nothing is fetched."""
     published = {"a": 62.5, "b": 74.0, "c": 70.0}
-    written, measured = [], []
+    here = {"a": 0.6, "b": 0.75, "c": 0.7}
+    found = SimpleNamespace(names=[], written=[])
 
     def evaluated(plans, flags):
         name = plans[0].rpartition("/")[2]
-        measured.append(name)
-        return SimpleNamespace(accuracy=known[name], count=1000 * len(measured))
+        found.names.append(name)
+        return SimpleNamespace(accuracy=here[name], count=1000 * len(found.names))
 
-    monkeypatch.setattr(
-        verify, "find", lambda name: [entries[n]._replace(top1=published[n]) for n in name]
-    )
-    monkeypatch.setattr(
-        verify.evaluate, "parse_flags", lambda a: SimpleNamespace(json="j", csv="c")
-    )
+    def entry(name):
+        return pretrained.PRETRAINED[0]._replace(timm_name=name, top1=published[name])
+
+    flags = SimpleNamespace(json="j", csv="c")
+    monkeypatch.setattr(verify, "find", lambda names: [*map(entry, names)])
+    monkeypatch.setattr(verify.evaluate, "parse_flags", lambda arguments: flags)
     monkeypatch.setattr(verify.evaluate, "plan", lambda reference, flags: reference)
     monkeypatch.setattr(verify.evaluate, "evaluate", evaluated)
-    monkeypatch.setattr(verify, "write_results", lambda r, j, c: written.append((len(r), j, c)))
-    assert verify.main(["ab", "bc", "--tolerance=1.0"]) == 1
-    assert measured == ["a", "b", "c"]
-    assert written == [(1, "j", "c"), (2, "j", "c"), (3, "j", "c")]
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0].split() == ["weights", "published", "%", "here", "%", "difference", "images"]
-    assert printed[4:] == [f"published: of {pretrained.TOP1_SOURCE}"]
-    assert printed[1].split() == ["hf:timm/a", "62.500", "60.000", "-2.500", "1,000"]
-    assert printed[3].split() == ["hf:timm/c", "70.000", "70.000", "+0.000", "3,000"]
-    assert verify.main(["bc", "--tolerance=1.0"]) == 0
-    assert verify.main(["bc", "--tolerance=0.999"]) == 1
-    assert verify.main(["c"]) == 0
-    assert verify.TOLERANCE == 0.1
-    for tolerance in ("0", "x"):
-        assert verify.main(["c", f"--tolerance={tolerance}"]) == 2
-        assert f"--tolerance: '{tolerance}' is not a number above 0" in capsys.readouterr().err
+    monkeypatch.setattr(
+        verify,
+        "write_results",
+        lambda results, *files: found.written.append((len(results), *files)),
+    )
+    return found
 
+
+def test_each_is_measured_once_and_has_its_row(measured, capsys):
+    verify.main(["ab", "bc"])
+    assert measured.names == ["a", "b", "c"]
+    assert measured.written == [(1, "j", "c"), (2, "j", "c"), (3, "j", "c")]
+    header, *rows, source = capsys.readouterr().out.splitlines()
+    assert header.split() == ["weights", "published", "%", "here", "%", "difference", "images"]
+    assert [row.split() for row in rows] == [
+        ["hf:timm/a", "62.500", "60.000", "-2.500", "1,000"],
+        ["hf:timm/b", "74.000", "75.000", "+1.000", "2,000"],
+        ["hf:timm/c", "70.000", "70.000", "+0.000", "3,000"],
+    ]
+    assert source == f"published: of {pretrained.TOP1_SOURCE}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["abc", "--tolerance=1.0"], 1),
+        (["bc", "--tolerance=1.0"], 0),
+        (["bc", "--tolerance=0.999"], 1),
+        (["c"], 0),
+        (["c", "--tolerance=0"], 2),
+        (["c", "--tolerance=x"], 2),
+    ],
+)
+def test_one_that_is_far_is_enough_and_a_difference_of_the_tolerance_is_within(
+    measured, arguments, code
+):
+    assert verify.main(arguments) == code
+
+
+def test_the_tolerance_is_that_of_the_documents():
+    assert verify.TOLERANCE == 0.1
+
+
+def test_a_model_whose_logits_are_not_finite_does_not_stop_the_others(
+    measured, monkeypatch, capsys
+):
     def diverged(plans, flags):
         raise NonFiniteLossError("the logits are not finite")
 

@@ -163,7 +163,10 @@ def _run_config_file(path: str) -> ConfigDict:
         if isinstance(error, AttributeError | KeyError):
             named = (old for old in MOVED if re.search(rf"['\"]{old}['\"]", reason))
             reason += "".join(f" config.{old} is config.{MOVED[old]} now." for old in named)
-        raise ConfigError(f"{location}: {' '.join(reason.split())}") from error
+        reason = " ".join(reason.split())
+        if " " not in reason:  # A key alone, or nothing, does not say what is wrong.
+            reason = f"{type(error).__name__} {reason}".rstrip()
+        raise ConfigError(f"{location}: {reason}") from error
     if not isinstance(config, ConfigDict):
         given = " ".join(shown(config).split())  # That of a config has many lines.
         raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {given}.")

@@ -171,6 +171,15 @@ def read_parts(folder: str, count: int) -> Iterator[Part]:
             yield Part(arrays["embeddings"], arrays["errors"])
 
 
+def rows_of(folder: str, count: int) -> int:
+    """The rows in the parts, which another version may have made of another length."""
+    rows = 0
+    for number in range(count):
+        with np.load(part_file(folder, number)) as arrays:
+            rows += len(arrays["errors"])
+    return rows
+
+
 # ------------------------------------------------------------------------------------- output
 
 
@@ -297,11 +306,11 @@ def run(arguments: Sequence[str]) -> int:
     row_bytes = embedder.dtype.itemsize * int(np.prod(embedder.shape))
     part_rows = max(1, min(PART_ROWS, PART_BYTES // row_bytes))
     folder = f"{flags.output}.parts"
-    done = open_parts(folder, identity_of(model, paths, flags))
+    count = open_parts(folder, identity_of(model, paths, flags))
+    done = rows_of(folder, count)
     if done:
-        logger.info("%d of %d pictures are done.", min(done * part_rows, len(paths)), len(paths))
-    count = done
-    for part in embedder.parts(paths[done * part_rows :], part_rows):
+        logger.info("%d of %d pictures are done.", done, len(paths))
+    for part in embedder.parts(paths[done:], part_rows):
         write_part(folder, count, part)
         count += 1
     writer = WRITERS[os.path.splitext(flags.output)[1].lower()]

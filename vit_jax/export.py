@@ -116,13 +116,13 @@ def push_format(flags: argparse.Namespace) -> str:
 def push(model: ImageClassifier, flags: argparse.Namespace, format: str) -> str:
     """Writes the model with its page to the Hub; returns the page's address."""
     repository = hub.parse(flags.destination).repository
-    step = None
-    if is_workdir(flags.source):
+    is_run, step = is_workdir(flags.source), None
+    if is_run and flags.average is None:
         step, _ = find_checkpoint(flags.source, flags.checkpoint)
     with tempfile.TemporaryDirectory() as folder:
         save_model(model, folder, format, trunk_only=flags.trunk_only)
         has_head = bool(model.options.num_classes) and not flags.trunk_only
-        run = Run(flags.source, step) if step else None
+        run = Run(flags.source, step) if is_run else None
         write_card(folder, repository, model, format, has_head=has_head, run=run)
         return hub.push(folder, repository, message="A model trained with vit_jax")
 

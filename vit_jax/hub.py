@@ -354,7 +354,9 @@ def _translated(name: str) -> Iterator[None]:
             "one set HF_TOKEN, or run `hf auth login`."
         ) from error
     except errors.HfHubHTTPError as error:
-        code = error.response.status_code if error.response is not None else 0
+        if error.response is None:
+            raise _UnreachableError(_unreachable(name)) from error
+        code = error.response.status_code
         if code in (401, 403):
             raise HubError(
                 f"{name}: the Hub refuses the token (HTTP {code}): set HF_TOKEN to a valid one that "

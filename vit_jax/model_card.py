@@ -11,6 +11,7 @@ from vit_jax.models.base import ImageClassifier
 
 CARD, CONFIG = "README.md", "training_config.json"
 SHOWN_CLASSES = 100
+OTHERS = ("train/", "data/", "time/")  # Metrics of a run that are no evaluator's.
 # What may open somebody's door: tokens, the query of a signed address, the user in an address.
 SECRETS = (
     (re.compile(r"\bhf_\w+"), "hf_…"),
@@ -42,7 +43,7 @@ class Run(NamedTuple):
     """The run that a model is of."""
 
     workdir: str
-    step: int  # of the checkpoint
+    step: int | None  # of the checkpoint; None: of several, whose mean nobody has measured
 
 
 def write_card(
@@ -65,10 +66,9 @@ def write_card(
       run: that it is of, if of any.
     """
     content = config_of(run.workdir) if run else {}
-    metrics = metrics_of(run) if run else {}
     names = getattr(model, "class_names", ()) if has_head else ()
     sections = []
-    if run and metrics:
+    if run and run.step and (metrics := metrics_of(run)):
         sections.append(section("Metrics", metrics_table(metrics, run.step)))
     if content:
         sections.append(section("Training", f"The run's config is in [{CONFIG}]({CONFIG})."))
@@ -127,7 +127,7 @@ def metrics_of(run: Run) -> dict[str, float]:
             return {
                 name: value
                 for name, value in record.items()
-                if "/" in name and not name.startswith("train/") and value is not None
+                if "/" in name and not name.startswith(OTHERS) and value is not None
             }
     return {}
 

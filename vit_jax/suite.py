@@ -39,7 +39,7 @@ from vit_jax.command_line import (
     run_command,
 )
 from vit_jax.config_file import chosen_keys, find_file, load_config
-from vit_jax.errors import ConfigError
+from vit_jax.errors import ConfigError, UserError
 from vit_jax.sweep import sweep
 from vit_jax.tables import format_table
 from vit_jax.training.evaluation import wanted_metric
@@ -68,12 +68,14 @@ class Trial:
 
 
 def read_suite(path: str) -> Tasks:
-    """The groups of a suite's file; raises ConfigError if it is none."""
+    """The groups of a suite's file; raises ConfigError if it is none, or what the file itself raises."""
     try:
         suite = runpy.run_path(find_file(path))["SUITE"]
         tasks = [task for group in suite.values() for task in group]
         configs = [config for group in suite.values() for config in group.values()]
-    except (OSError, KeyError, AttributeError, TypeError, SyntaxError, ConfigError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # Any that a program can end with.
         raise ConfigError(
             f"{path} is no suite ({error!r}): expected a Python file with SUITE = "
             "{'GROUP': {'TASK': 'CONFIG.py:ARGUMENTS'}}."
@@ -93,10 +95,23 @@ def trials_of(suite: Tasks, num_seeds: int) -> list[Trial]:
 
 
 def share_of(text: str, environment: Mapping[str, str]) -> tuple[int, int]:
-    """This process's (index from 0, count): of "2/8", of a Slurm array, or the only one."""
+    """This process's (index from 0, count): of "2/8", of a Slurm array, or the only one.
+
+    Raises ConfigError for another text, and for an array of which numbers are left out.
+    """
     if not text:
-        first, last = (int(environment.get(f"SLURM_ARRAY_TASK_{n}", 0)) for n in ("MIN", "MAX"))
-        return int(environment.get("SLURM_ARRAY_TASK_ID", first)) - first, last - first + 1
+
+        def told(name: str, otherwise: int) -> int:
+            return int(environment.get(f"SLURM_ARRAY_TASK_{name}", otherwise))
+
+        first, last = told("MIN", 0), told("MAX", 0)
+        tasks = range(first, last + 1, told("STEP", 1))
+        if told("COUNT", len(tasks)) != len(tasks):
+            raise ConfigError(
+                f"Of the Slurm array {first}-{last} numbers are left out, whose parts nobody would "
+                "train: submit a whole row, such as --array=0-7, or give each task its --share=k/K."
+            )
+        return tasks.index(told("ID", first)), len(tasks)
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
         raise ConfigError(f"--share={text}: expected k/K, the k-th of K parts, such as 2/8.")

@@ -75,6 +75,8 @@ def run(arguments: Sequence[str]) -> int:
         except (UserError, NonFiniteLossError) as error:
             logger.error("%s", error)
             continue
+        if result.accuracy is None:
+            raise ConfigError("--evaluators measures no accuracy to compare: name classification.")
         results.append(result)
         rows.append(row(entry, result))
         far |= abs(float(rows[-1][3])) > flags.tolerance

@@ -25,7 +25,8 @@ def split_arguments(arguments: str, form: str) -> list[str]:
 def choose(arguments: str, value: str, known: Collection[str]) -> str:
     """`value`, which stands in a config's `arguments`; raises ConfigError unless it is known."""
     if value not in known:
-        raise ConfigError(f"{arguments!r}: {value!r} is not one of {', '.join(known)}.")
+        whole = "" if value == arguments else f"{arguments!r}: "
+        raise ConfigError(f"{whole}{value!r} is not one of {', '.join(known)}.")
     return value
 
 
