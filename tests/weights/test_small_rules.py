@@ -395,6 +395,7 @@ def test_tables_are_resized_geometrically_where_no_library_is_said():
     [
         *(("AIMv2", "an AIMv2"), ("EVA", "an EVA"), ("I-JEPA", "an I-JEPA"), ("XCiT", "an XCiT")),
         *(("ViT", "a ViT"), ("UNet", "a UNet"), ("hybrid", "a hybrid"), ("Octave", "an Octave")),
+        *(("MLP-Mixer", "an MLP-Mixer"), ("MAE", "an MAE"), ("MaxViT", "a MaxViT")),
     ],
 )
 def test_the_article_of_a_family(family, words):
