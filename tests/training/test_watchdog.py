@@ -49,37 +49,41 @@ def test_signs_of_life_and_0_keep_it_still(minutes, monkeypatch):
 
 
 class Seen:
-    """A clock whose last sign of life came at a time; `looked` is released at each look at it."""
+    """A clock whose last sign of life came at a time, and the codes with which its watchdog ends."""
 
     def __init__(self, changed):
-        self._changed, self.looked = changed, threading.Semaphore(0)
+        self._changed, self._looked = changed, threading.Semaphore(0)
+        self.ended, self.has_ended = [], threading.Event()
 
     @property
     def changed(self):
-        self.looked.release()
+        self._looked.release()
         return self._changed
+
+    def end(self, code):
+        self.ended.append(code)
+        self.has_ended.set()
+        self._looked.release(9)  # There are no more looks.
+
+    def wait_for_looks(self, count):
+        """Of which the last but one has been judged."""
+        for _ in range(count):
+            assert self._looked.acquire(timeout=LIMIT_SECONDS)
 
 
 def test_it_barks_once_after_more_than_the_minutes(monkeypatch):
-    ended, barked, now, seen = [], [], [0.0], Seen(changed=10.0)
+    barked, now, seen = [], [0.0], Seen(changed=10.0)
     monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(watchdog, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(watchdog, "bark", barked.append)
-    bitten = threading.Event()
-
-    def end(code):
-        ended.append(code)
-        bitten.set()
-
-    with watchdog.watching(1, seen, end=end):
+    with watchdog.watching(1, seen, end=seen.end):
         now[0] = 70.0
-        for _ in range(3):  # Of which the second began after that.
-            assert seen.looked.acquire(timeout=LIMIT_SECONDS)
-        assert not ended
+        seen.wait_for_looks(3)
+        assert not seen.ended
         now[0] = 70.5
-        assert bitten.wait(LIMIT_SECONDS)
+        assert seen.has_ended.wait(LIMIT_SECONDS)
         time.sleep(0.02)  # In which it could bark again.
-    assert (barked, ended) == ([1], [75])
+    assert (barked, seen.ended) == ([1], [75])
 
 
 def test_what_it_says_before_it_ends(monkeypatch, caplog):
@@ -97,9 +101,8 @@ def test_what_it_says_before_it_ends(monkeypatch, caplog):
 
 
 def test_a_clock_that_stood_before_does_not_count(monkeypatch):
-    ended, seen = [], Seen(changed=Clock(since=-1e6).changed)
+    seen = Seen(changed=-1e6)
     monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.001)
-    with watchdog.watching(10, seen, end=ended.append):
-        for _ in range(2):  # The first look has been judged when the second one comes.
-            assert seen.looked.acquire(timeout=LIMIT_SECONDS)
-    assert not ended
+    with watchdog.watching(10, seen, end=seen.end):
+        seen.wait_for_looks(2)
+    assert not seen.ended
