@@ -26,12 +26,15 @@ def test_streams_are_apart():
     assert len(streams) == 6
 
 
-@pytest.mark.parametrize("name", ["masked_autoencoder", "masked_patches", "self_distillation"])
-def test_a_batch_is_prepared_by_its_objectives_stream(monkeypatch, name):
-    seen = []
+SEEDS_AND_UPDATES = ((11, 5), (11, 6), (12, 5))
+
+
+def drawn_by(monkeypatch, kind, seed, updates):
+    """The keys that an objective prepares a batch with."""
+    keys = []
 
     def note(key, *rest):
-        seen.append(data_of(key))
+        keys.append(data_of(key))
         return np.zeros((2, 6), np.int32), np.zeros((2, 6), np.int32)
 
     monkeypatch.setattr(masked_autoencoder.patch_pixels, "random_order", lambda k, s: note(k)[0])
@@ -40,13 +43,22 @@ def test_a_batch_is_prepared_by_its_objectives_stream(monkeypatch, name):
     model = types.SimpleNamespace(num_patches=6, image_size=(4, 6))
     own = types.SimpleNamespace(num_masked=2, num_corrupted=2, num_patches=6, model=model)
     own.options, own.local_size = SelfDistillation.Options(local_views=3), (2, 2)
-    module = globals()[name]
-    kind = {"masked_autoencoder": MaskedAutoencoder, "masked_patches": MaskedPatches}
-    kind.get(name, SelfDistillation).prepare(own, {"image": IMAGES}, 11, 5)
-    stream = jax.random.fold_in(jax.random.key(11), module.STREAM)
-    key = jax.random.fold_in(stream, 5)
-    keys = jax.random.split(key, 5) if module is self_distillation else [key]
-    assert seen == [data_of(one) for one in keys]
+    kind.prepare(own, {"image": IMAGES}, seed, updates)
+    return keys
+
+
+def test_what_a_batch_is_prepared_by_follows_from_objective_seed_and_step(monkeypatch):
+    keys = []
+    for kind, count in ((MaskedAutoencoder, 1), (MaskedPatches, 1), (SelfDistillation, 5)):
+        for seed, updates in SEEDS_AND_UPDATES:
+            drawn = drawn_by(monkeypatch, kind, seed, updates)
+            assert drawn == drawn_by(monkeypatch, kind, seed, updates)
+            assert len(drawn) == count
+            keys += drawn
+    for seed, updates in SEEDS_AND_UPDATES:  # What others may have that have no stream.
+        key = jax.random.fold_in(jax.random.key(seed), updates)
+        keys += [data_of(key), *map(data_of, jax.random.split(key, 5))]
+    assert len(set(keys)) == len(keys)
 
 
 class Model:
@@ -108,6 +120,10 @@ def draw_views():
     )
 
 
+def corrupt():
+    return masked_patches.corruption(jax.random.key(3), (2, 6), 4)
+
+
 def begin_head():
     own = types.SimpleNamespace(width=3, target=types.SimpleNamespace(size=5))
     return MaskedPatches.init(own, jax.random.key(3))
@@ -117,32 +133,29 @@ def begin_head():
     ("draw", "expected"),
     [
         (mix, ["bernoulli", "bernoulli", "beta", "randint"]),
-        (draw_views, ["uniform", "uniform", "bernoulli"]),
-        (begin_head, ["normal", "lecun_normal"]),
-        (
-            lambda: masked_patches.corruption(jax.random.key(3), (2, 6), 4),
-            ["uniform", "uniform", "randint"],
-        ),
+        (draw_views, ["bernoulli", "uniform", "uniform"]),
+        (begin_head, ["lecun_normal", "normal"]),
+        (corrupt, ["randint", "uniform", "uniform"]),
     ],
 )
 def test_each_draw_has_a_key_of_its_own(monkeypatch, draw, expected):
     drawn = []
 
-    def noting(name, function):
+    def note_calls(module, name):
+        function = getattr(module, name)
+
         def call(key, *rest, **options):
-            drawn.append((name, key))
+            drawn.append((name, data_of(key)))
             return function(key, *rest, **options)
 
-        return call
+        monkeypatch.setattr(module, name, call)
 
-    for name in ("bernoulli", "beta", "randint", "uniform", "normal"):
-        monkeypatch.setattr(jax.random, name, noting(name, getattr(jax.random, name)))
-    lecun_normal = noting("lecun_normal", masked_patches.lecun_normal)
-    monkeypatch.setattr(masked_patches, "lecun_normal", lecun_normal)
-    jax.eval_shape(draw)  # Traced: each key is an object of its own.
-    found = [(name, key) for name, key in drawn if name in expected]
-    assert sorted(name for name, _ in found) == sorted(expected)
-    assert len({id(key) for _, key in found}) == len(expected)
+    for name in {*expected} - {"lecun_normal"}:
+        note_calls(jax.random, name)
+    note_calls(masked_patches, "lecun_normal")
+    draw()
+    assert sorted(name for name, _ in drawn) == expected
+    assert len({key for _, key in drawn}) == len(expected)
 
 
 def test_each_layer_of_a_head_is_drawn_by_its_own_key():

@@ -31,48 +31,38 @@ def make(name, labels=CLASSES, teacher="", options=None, model="ViT-Ti/8", **siz
     [
         (
             ("masked_patches", WEIGHED),
-            "config.data.class_weights: MaskedPatches does not weigh classes: leave it out, or set "
-            "--config.data.sampling.",
+            r"^config\.data\.class_weights: .* set --config\.data\.sampling\.$",
         ),
-        (
-            ("distillation",),
-            "Distillation needs a teacher: name its weights by --config.init_teacher.",
-        ),
+        (("distillation",), r"needs a teacher: .* --config\.init_teacher\.$"),
         (
             ("regression", NUMBERS, "T"),
-            "config.init_teacher=T: Regression has no teacher: leave it out, or set "
-            "--config.objective.name=distillation.",
+            r"^config\.init_teacher=T: .* set --config\.objective\.name=distillation\.$",
         ),
         (
             ("classification", NUMBERS),
-            "config.objective.name=classification needs classes, and the data has numbers: set "
-            "--config.objective.name=regression.",
+            r"needs classes, .* has numbers: set --config\.objective\.name=regression\.$",
         ),
         (
             ("classification", SEVERAL),
-            "config.objective.loss=softmax expects one class an image, and the data has images with "
-            "several: set --config.objective.loss=sigmoid.",
+            r"loss=softmax expects one class .* set --config\.objective\.loss=sigmoid\.$",
         ),
         (
             ("regression", CLASSES),
-            "config.objective.name=regression needs numbers, and the data has classes: name a "
-            "manifest with a column target (or targets), or the column with "
-            "--config.data.columns=target=COLUMN.",
+            r"needs numbers, .* has classes: .* column target .* --config\.data\.columns=target=",
         ),
-        *(
-            (
-                ("distillation", labels, "T"),
-                "config.objective.name='distillation' expects one class an image, and the data has "
-                "images with several, or with numbers.",
-            )
-            for labels in (SEVERAL, NUMBERS)
+        (
+            ("distillation", SEVERAL, "T"),
+            r"expects one class .* images with several: set --config\.objective\.name=classification",
+        ),
+        (
+            ("distillation", NUMBERS, "T"),
+            r"expects one class .* has numbers: set --config\.objective\.name=regression",
         ),
     ],
 )
-def test_data_and_teachers_that_do_not_fit(arguments, message):
-    with pytest.raises(ConfigError) as error:
+def test_data_and_teachers_that_do_not_fit_are_refused_with_what_to_set(arguments, message):
+    with pytest.raises(ConfigError, match=message):
         make(*arguments)
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
@@ -90,59 +80,48 @@ def test_data_that_fits(arguments, options):
     assert make(*arguments, options=options).labels == arguments[1]
 
 
-NAMED = "config.objective.name="
+WITHOUT_POOLING = (
+    r"leave config\.model\.pooling='attention' and .*representation_size to fine-tuning"
+)
 
 
 @pytest.mark.parametrize(
     ("name", "model", "message"),
     [
-        (
-            "masked_patches",
-            {"model": "BiT-R50x1"},
-            f"{NAMED}'masked_patches' needs a model whose tokens are patches: a Vision Transformer "
-            "or a hybrid.",
-        ),
+        ("masked_patches", {"model": "BiT-R50x1"}, "a Vision Transformer or a hybrid"),
         (
             "masked_autoencoder",
             {"patch_dropout_rate": 0.5},
-            f"{NAMED}'masked_autoencoder' chooses the patches itself: set "
-            "config.model.patch_dropout_rate=0.",
+            r"chooses the patches itself: set config\.model\.patch_dropout_rate=0\.$",
         ),
-        *(
-            (
-                name,
-                layers,
-                f"{NAMED}{name!r} looks at tokens and trains no layers of pooling: leave "
-                "config.model.pooling='attention' and config.model.representation_size to "
-                "fine-tuning.",
-            )
-            for name in ("masked_patches", "masked_autoencoder")
-            for layers in ({"pooling": "attention"}, {"representation_size": 8})
-        ),
+        ("masked_patches", {"pooling": "attention"}, WITHOUT_POOLING),
+        ("masked_patches", {"representation_size": 8}, WITHOUT_POOLING),
+        ("masked_autoencoder", {"pooling": "attention"}, WITHOUT_POOLING),
+        ("masked_autoencoder", {"representation_size": 8}, WITHOUT_POOLING),
         (
             "self_distillation",
             {"model": "Axial-ViT-B/16", "patch_size": 4},
-            f"{NAMED}'self_distillation' changes the number of patches, and axial attention needs "
-            "whole rows and columns: choose a Vision Transformer or a hybrid.",
+            "axial attention needs whole rows and columns: choose a Vision Transformer or a hybrid",
         ),
         (
             "masked_autoencoder",
             {"image_size": 8},
-            f"{NAMED}'masked_autoencoder': this model has one patch an image, and none to leave "
-            "out: choose a smaller model.patch_size.",
+            r"one patch an image, .* choose a smaller model\.patch_size\.$",
         ),
         (
             "masked_patches",
             {"channels": 5},
-            "config.objective.target: colours are classes up to 4 channels, and model.channels=5: "
-            "set --config.objective.target=pixels.",
+            r"up to 4 channels, .* model\.channels=5: set --config\.objective\.target=pixels\.$",
         ),
     ],
 )
-def test_models_that_do_not_fit(name, model, message):
-    with pytest.raises(ConfigError) as error:
+def test_models_that_do_not_fit_are_refused_with_what_to_choose(name, model, message):
+    with pytest.raises(ConfigError, match=message) as error:
         make(name, **model)
-    assert str(error.value) == message
+    if "channels" in model:
+        assert str(error.value).startswith("config.objective.target: ")
+    else:
+        assert str(error.value).startswith(f"config.objective.name={name!r}")
 
 
 def test_models_that_fit():
@@ -152,24 +131,19 @@ def test_models_that_fit():
 
 
 @pytest.mark.parametrize(
-    ("size", "patch", "message"),
-    [
-        (6, (2, 2), None),
-        (5, (2, 2), "local_size=5: must be a multiple of the 2x2 pixels of a patch, such as 4."),
-        (8, (2, 4), None),
-        (6, (2, 4), "local_size=6: must be a multiple of the 2x4 pixels of a patch, such as 4."),
-        (1, (2, 2), "local_size=1: must be a multiple of the 2x2 pixels of a patch, such as 2."),
-    ],
+    ("size", "patch", "nearest"),
+    [(6, (2, 2), None), (8, (2, 4), None), (5, (2, 2), 4), (6, (2, 4), 4), (1, (2, 2), 2)],
 )
-def test_local_views_are_of_whole_patches(size, patch, message):
+def test_local_views_are_of_whole_patches(size, patch, nearest):
     options = {"local_size": size}
-    if message is None:
+    if nearest is None:
         found = make("self_distillation", options=options, patch_size=patch)
         assert found.local_size == (size, size)
         return
-    with pytest.raises(ConfigError) as error:
+    sides = f"{patch[0]}x{patch[1]}"
+    message = rf"^config\.objective\.local_size={size}: .* {sides} pixels .* such as {nearest}\.$"
+    with pytest.raises(ConfigError, match=message):
         make("self_distillation", options=options, patch_size=patch)
-    assert str(error.value) == f"config.objective.{message}"
 
 
 @pytest.mark.parametrize("kind", [WeightsError, CheckpointError])
@@ -195,18 +169,11 @@ def test_a_teachers_classes_are_found_by_their_names():
     assert order(teacher_of(("c", "a", "b")), labels, "T").tolist() == [1, 2, 0]
     for names, known in (((), labels), (("a", "b", "c"), labels), (("x", "y", "z"), Labels((), 3))):
         assert order(teacher_of(names), known, "T") is None
-    with pytest.raises(ConfigError) as error:
+    missing = r"^config\.init_teacher=T does not know .* class 'b' \(2 in all\): .* such as 'a'\.$"
+    with pytest.raises(ConfigError, match=missing):
         order(teacher_of(("a", "x", "y")), labels, "T")
-    assert str(error.value) == (
-        "config.init_teacher=T does not know the data's class 'b' (2 in all): its classes are such "
-        "as 'a'."
-    )
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=r"^config\.init_teacher=T knows 4 classes, .* has 3: "):
         order(teacher_of((), 4), labels, "T")
-    assert str(error.value) == (
-        "config.init_teacher=T knows 4 classes, and the data has 3: teacher and student need the "
-        "same."
-    )
 
 
 @pytest.mark.parametrize(
@@ -301,12 +268,10 @@ def test_outputs_of_regression_begin_at_the_means():
 def test_evaluators_of_classes_need_a_head(text, named):
     evaluators = read_evaluators(text)
     options = types.SimpleNamespace(num_classes=0)
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=f"the evaluator '{named}' needs a classifier") as error:
         check_head(evaluators, options)
-    assert str(error.value) == (
-        f"the evaluator {named!r} needs a classifier, and this model has no head: fine-tune it, or "
-        "choose among objective, fewshot, knn, probe."
-    )
+    advice = str(error.value).rpartition("choose among ")[2].rstrip(".")
+    assert {*advice.split(", ")} == {"objective", "fewshot", "knn", "probe"}
     check_head(evaluators, types.SimpleNamespace(num_classes=1))
     check_head(read_evaluators("knn | objective"), options)
 
@@ -317,13 +282,9 @@ def test_a_custom_objective_is_found_by_its_name_or_by_module_and_class(monkeypa
     assert objectives.find_objective("mine") is objectives.MaskedPatches
     imported = objectives.find_objective("vit_jax.objectives.regression:Regression")
     assert imported is objectives.Regression
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=r"module:Class; the nearest: distillation\.$") as error:
         objectives.find_objective("distilation")
-    assert str(error.value) == (
-        "config.objective.name='distilation': must be one of classification, distillation, "
-        "masked_autoencoder, masked_patches, regression, self_distillation, mine, or module:Class; "
-        "the nearest: distillation."
-    )
+    assert all(name in str(error.value) for name in ("config.objective.name='distilation'", "mine"))
 
 
 def test_evaluators_of_a_model_are_those_of_its_loss():

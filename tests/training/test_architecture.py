@@ -103,18 +103,11 @@ def test_what_it_takes_is_said_and_what_is_not_here_is_named(workdir, monkeypatc
 
     monkeypatch.setattr(architecture, "read_description", missing)
     monkeypatch.setattr(architecture, "local_path", missing)
-    with pytest.raises(ConfigError) as error:
+    here = r"is not here: hf:a/b is not in the cache\. "
+    with pytest.raises(ConfigError, match=rf"config\.init names {here}Set config\.model\.name, or"):
         with_architecture(config_with(init="hf:a/b"), cached_only=True)
-    assert str(error.value) == (
-        "config.model.name is not set, and the model that config.init names is not here: hf:a/b is "
-        "not in the cache. Set config.model.name, or load the weights once with vit_jax.load_model."
-    )
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=rf"config\.init_teacher names {here}Load it once with"):
         with_architecture(config_with(init_teacher="hf:a/b"), cached_only=True)
-    assert str(error.value) == (
-        "the teacher that config.init_teacher names is not here: hf:a/b is not in the cache. Load it "
-        "once with vit_jax.load_model."
-    )
     given = {"init_teacher": "hf:a/b", "model.name": "ViT-S/16"}
     assert with_architecture(config_with(**given)).init_teacher == "hf:a/b"
     monkeypatch.setattr(architecture, "local_path", lambda path, cached_only: "cache/teacher")

@@ -8,6 +8,7 @@ import pytest
 
 import vit_jax
 from tests import tiny
+from tests.calls import recorded
 from tests.published import random_model
 from tests.stages import mesh_of
 from tests.workdirs import write_workdir
@@ -164,13 +165,9 @@ def test_what_was_another_objectives_own_is_left_out(monkeypatch, caplog, before
 @pytest.mark.parametrize("own", [True, False])
 def test_weights_are_fitted_as_the_config_says(monkeypatch, caplog, own):
     """What was another objective's own is left out where the run's objective has parameters."""
-    fitted, config = [], tiny.get_config()
+    config = tiny.get_config()
     config.update(init_skip="^head", init_head_map="names", init_position_resize="bicubic")
-    monkeypatch.setattr(
-        module,
-        "fit_weights",
-        lambda *given, **how: fitted.append((given, how)) or ("params", "report"),
-    )
+    fitted = recorded(monkeypatch, module, "fit_weights", ("params", "report"))
     monkeypatch.setattr(module, "without_another_objectives", lambda *given: ("without", *given))
     monkeypatch.setattr(module, "chosen_mapping", lambda *given: given)
     experiment = types.SimpleNamespace(

@@ -1,6 +1,7 @@
 """What is chosen for which devices, and that a choice changes nothing but rounding."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -102,65 +103,47 @@ def test_what_is_asked_for_stays():
     assert described == "attention xla, remat full, scan_unroll 3, matmul_precision high"
 
 
+OLDER = dataclasses.replace(H100, capability=(7, 5))
+CROWDED = dataclasses.replace(H100, rows=640)
+SPLIT = dataclasses.replace(H100, splits_heads=True)
+
+
 @pytest.mark.parametrize(
-    ("devices", "options", "attention", "remat", "unroll"),
+    ("choice", "devices", "options", "reason"),
     [
-        (
-            *(HERE, {}, "one wide product is quicker on a CPU", "a CPU has the memory"),
-            "no copies into the loop's stack",
-        ),
-        (
-            *(H100, {}, "fused, on an NVIDIA GPU", "faster and smaller than keeping everything"),
-            "fewer kernels, and no copies into the loop's stack",
-        ),
-        (
-            dataclasses.replace(H100, rows=640, capability=(7, 5)),
-            {"remat": "dots"},
-            *("the GPU is older than its fused kernels", ""),
-            "the memory may not hold the activations of an unrolled program",
-        ),
-        (
-            dataclasses.replace(H100, splits_heads=True),
-            {"remat": "full"},
-            *("heads are split over devices", ""),
-            "without a loop what remat full recomputes would be kept",
-        ),
-        (
-            *(V5E, {}, "there is no fused kernel for these devices"),
-            "faster and smaller than keeping everything",
-            "a TPU's loop is as fast, and compiles sooner",
-        ),
-        (
-            H100,
-            {"positions": "relative"},
-            "relative positions are added to the logits",
-            *[None] * 2,
-        ),
-        (
-            *(H100, {"relative_position_bias": "every_layer"}),
-            *("a relative position bias is added to the logits", *[None] * 2),
-        ),
-        (H100, {"attention_dropout_rate": 0.1}, "attention weights are dropped out", *[None] * 2),
+        ("attention", HERE, {}, "on a CPU"),
+        ("attention", H100, {}, "fused, on an NVIDIA GPU"),
+        ("attention", V5E, {}, "no fused kernel for these devices"),
+        ("attention", OLDER, {}, "older than its fused kernels"),
+        ("attention", SPLIT, {}, "heads are split"),
+        ("attention", H100, {"positions": "relative"}, "relative positions"),
+        ("attention", H100, {"relative_position_bias": "every_layer"}, "relative position bias"),
+        ("attention", H100, {"attention_dropout_rate": 0.1}, "dropped out"),
+        ("remat", HERE, {}, "a CPU has the memory"),
+        ("remat", H100, {}, "faster and smaller"),
+        ("remat", V5E, {}, "faster and smaller"),
+        ("scan_unroll", HERE, {}, "^no copies"),
+        ("scan_unroll", H100, {}, "fewer kernels, and no copies"),
+        ("scan_unroll", V5E, {}, "a TPU's loop is as fast"),
+        ("scan_unroll", CROWDED, {}, "memory may not hold"),
+        ("scan_unroll", H100, {"remat": "full"}, "what remat full recomputes"),
+        ("matmul_precision", H100, {}, "of bfloat16"),
     ],
 )
-def test_each_choice_says_why(devices, options, attention, remat, unroll):
+def test_each_choice_says_why(choice, devices, options, reason):
     options = model_options("ViT-B/16", dtype="bfloat16", **options)
     found = choose_execution(options, devices)
-    assert found["attention"].reason == attention
-    assert found["matmul_precision"].reason == "of bfloat16"
-    if unroll:
-        assert (found["remat"].reason, found["scan_unroll"].reason) == (remat, unroll)
-    why = f" ({found['remat'].reason})" if found["remat"].reason else ""
-    assert f", remat {found['remat'].value}{why}, scan_unroll " in execution.describe(found)
+    assert re.search(reason, found[choice].reason)
+    described = f"{choice} {found[choice].value} ({found[choice].reason})"
+    assert described in execution.describe(found)
 
 
 def test_a_kernel_that_cannot_be_had_is_refused():
-    with pytest.raises(ConfigError) as error:
-        chosen(HERE, attention="cudnn")
-    assert str(error.value) == (
-        "config.model.attention='cudnn': there is no fused kernel for these devices. Set it to "
-        "'auto' or 'xla'."
+    refusal = (
+        r"^config\.model\.attention='cudnn': there is no fused kernel .* to 'auto' or 'xla'\.$"
     )
+    with pytest.raises(ConfigError, match=refusal):
+        chosen(HERE, attention="cudnn")
     with pytest.raises(ConfigError, match="does not compute in float32"):
         chosen(H100, dtype="float32", attention="cudnn")
 

@@ -1,6 +1,7 @@
 """An experiment passes on what its config says: to evaluators, to batches, to `model.json`."""
 
 import dataclasses
+import re
 import types
 
 import jax
@@ -144,9 +145,9 @@ def test_what_is_said_of_a_rate_that_never_rises(caplog):
     config = config_with(total_steps=1200, warmup_steps=1500, cooldown_steps=7)
     config.optimizer.learning_rate = 0.0
     build_schedule(config, durations(config, 1000))
-    assert caplog.messages == [
-        "The run of 1200 steps has no room for its warm-up of 1500 and cooldown of 7: the learning "
-        "rate never peaks. Set config.warmup_* and config.cooldown_* lower, or train longer.",
-        "NOTHING WILL BE LEARNED: the learning rate of all 1,200 updates is 0 "
-        "(config.optimizer.learning_rate=0, and a warm-up of 1,500 updates begins at 0).",
-    ]
+    no_room, no_rate = caplog.messages
+    assert re.search("1,?200 steps .* warm-up of 1,?500 and cooldown of 7: .* never peaks", no_room)
+    assert re.search(
+        r"all 1,200 updates is 0 \(config\.optimizer\.learning_rate=0, .* 1,500 updates begins at 0",
+        no_rate,
+    )

@@ -1,16 +1,16 @@
 """Parts of a batch: which rows each has, and what they come to together."""
 
-import types
-
 import jax
 import numpy as np
 import pytest
 
+from tests.calls import recorded
 from tests.stages import Setup, config_with, mesh_of, run_on
 from vit_jax.devices import sharding
 from vit_jax.errors import ConfigError
+from vit_jax.parameters import TrainablePart
 from vit_jax.training import exchange, gradients
-from vit_jax.training.exchange import on_use
+from vit_jax.training.exchange import Exchange, on_use
 from vit_jax.training.gradients import axes_apart, check_batch, in_order, interleaved
 
 
@@ -68,39 +68,29 @@ def test_devices_micro_batches_and_shares_divide_the_batch(values, unit):
         check_batch(config_with(**values, batch_size=unit + unit // 2), mesh)
 
 
-MICRO_SUM = ("summed", "micro", 3, "interleaved")
+def test_devices_exchange_along_the_axes_apart_as_the_config_says(monkeypatch):
+    made = recorded(monkeypatch, gradients, "Exchange", Exchange(None, (), False, {}, ""))
+    mesh, kept = mesh_of(4, data=2, fsdp=2), TrainablePart({})
+    spec = jax.sharding.PartitionSpec("fsdp", "tensor")
+    shardings = {"kernel": jax.sharding.NamedSharding(mesh, spec)}
+    for values, axes in ((HALF | ONCE, ("data", "fsdp")), (HALF, ("data", "fsdp")), ({}, ())):
+        config = config_with(**values)
+        gradients.make_gradient(config, None, kept, None, shardings, mesh)
+        split = jax.sharding.PartitionSpec("fsdp" if axes else None, None)
+        once, dtype = "optimizer.reduce_once" in values, config.model.dtype
+        assert made.pop() == ((mesh, axes, once, {"kernel": split}, dtype), {})
 
 
-@pytest.mark.parametrize(
-    ("shares", "axes", "expected"),
-    [
-        (1, ("data", "fsdp"), ("uphill", ("exchanged", MICRO_SUM, 0))),
-        (8, ("data",), ("exchanged", ("summed", ("uphill", MICRO_SUM), 4, "in_order"), 8)),
-        (3, (), ("summed", ("uphill", MICRO_SUM), 3, "in_order")),  # Not of two devices each.
-    ],
-)
-def test_what_a_gradient_is_made_of(monkeypatch, shares, axes, expected):
-    """Micro-batches are added up first, then a device's shares, then what devices have."""
-    exchanges = []
-
-    def make(*given):
-        exchanges.append(given)
-        summed = lambda gradient, trainable, keys=0: ("exchanged", gradient, keys)  # noqa: E731
-        return types.SimpleNamespace(to_use="to use", summed=summed)
-
-    monkeypatch.setattr(gradients, "Exchange", make)
-    monkeypatch.setattr(gradients, "micro_gradient", lambda *given: "micro")
-    monkeypatch.setattr(
-        gradients,
-        "summed",
-        lambda gradient, count, mesh, parts: ("summed", gradient, count, parts.__name__),
-    )
-    monkeypatch.setattr(gradients, "sharpness_aware", lambda gradient, *rest: ("uphill", gradient))
-    values = {"optimizer.sharpness.rho": 0.1, "optimizer.sharpness.shares": shares}
-    config = config_with(**values, **HALF, **ONCE, **{"optimizer.accumulation_steps": 3})
-    mesh = mesh_of(4, data=2, fsdp=2)
-    assert gradients.make_gradient(config, None, None, None, {}, mesh) == expected
-    assert exchanges == [(mesh, axes, True, {}, "bfloat16")]
+def test_shares_draw_the_same_on_any_number_of_devices():
+    values = {
+        **{"model.dropout_rate": 0.3, "optimizer.sharpness.rho": 0.1},
+        **{"optimizer.sharpness.shares": 4, "total_steps": 2, "warmup_steps": 0},
+    }
+    losses, _, state = run_on(mesh_of(2, data=2), **values)
+    expected, _, whole = run_on(mesh_of(1), **values)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    for one, other in zip(*map(jax.tree.leaves, (state.params, whole.params)), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-4)
 
 
 def test_a_layers_array_is_gathered_as_it_was_left(monkeypatch):
@@ -150,9 +140,12 @@ def run_split(monkeypatch):
     ],
 )
 def test_split_parameters_are_trained_as_on_one_device(run_split, once, axes):
-    """With dropout, two micro-batches and frozen layers; gathered where used, or once an update."""
+    """With dropout, two micro-batches, frozen layers and SAM, whose way uphill is that of all devices.
+
+    Gathered where used, or once an update.
+    """
     values = {
-        **{"model.mlp_width": 32, "model.dropout_rate": 0.1},
+        **{"model.mlp_width": 32, "model.dropout_rate": 0.1, "optimizer.sharpness.rho": 0.3},
         **{"optimizer.accumulation_steps": 2, "optimizer.freeze": "blocks/00/|embedding/bias"},
         **{"total_steps": 3, "warmup_steps": 0, "optimizer.reduce_once": once},
     }

@@ -184,44 +184,57 @@ class TestParameterOverview:
         )
 
 
-def test_whether_the_input_is_enough_for_devices_whose_peak_is_known(monkeypatch):
-    experiment = experiment_of(mesh_of(data=8))
-    assert overview.describe_input(experiment) == ""  # Of CPUs nothing is known.
+@pytest.fixture
+def peak_is_known(monkeypatch):
+    """1e9 FLOP/s of each device."""
     monkeypatch.setattr(overview.hardware, "peak_flops", lambda device: 1e9)
-    bound = 8 * 1e9 / experiment.flops_per_image
+
+
+def test_of_devices_whose_peak_is_not_known_nothing_is_said():
+    assert overview.describe_input(experiment_of(mesh_of(data=8))) == ""
+
+
+@pytest.mark.usefixtures("peak_is_known")
+def test_without_the_data_nothing_is_said_of_the_input():
+    experiment = experiment_of(mesh_of(data=8))
+    lacking = dataclasses.replace(experiment.dataset, source=None)
+    assert overview.describe_input(dataclasses.replace(experiment, dataset=lacking)) == ""
+
+
+@pytest.mark.usefixtures("peak_is_known")
+def test_what_this_host_loads_is_measured():
+    assert "cores load about" in overview.describe_input(experiment_of(mesh_of(data=8)))
+
+
+@pytest.mark.usefixtures("peak_is_known")
+@pytest.mark.parametrize(
+    ("processes", "told"), [(1, "at 40% of their peak; so many"), (4, "of each of 4 processes; ")]
+)
+def test_a_host_is_compared_with_its_share_of_what_the_devices_take(monkeypatch, processes, told):
+    """Eight devices, at 40 %."""
+    compared = []
+    monkeypatch.setattr(jax, "process_count", lambda: processes)
+    supply = types.SimpleNamespace(compare=lambda needed: compared.append(needed) or "so many")
+    monkeypatch.setattr(overview.supply, "look_at", lambda config, dataset: supply)
+    experiment = experiment_of(mesh_of(data=8))
     text = overview.describe_input(experiment)
+    bound = 8 * 1e9 / experiment.flops_per_image
+    assert compared == [pytest.approx(0.4 * bound / processes)]
     assert text.startswith(
         f"the devices take at most {bound:,.0f} images/s, about {0.4 * bound:,.0f} at 40%"
     )
-    assert "cores load about" in text
-    monkeypatch.setattr(jax, "process_count", lambda: 4)
-    shared = overview.describe_input(experiment)
-    assert f"at 40% of their peak, {0.1 * bound:,.0f} of each of 4 processes; " in shared
-    monkeypatch.setattr(jax, "process_count", lambda: 1)
-    lacking = dataclasses.replace(experiment.dataset, source=None)
-    assert overview.describe_input(dataclasses.replace(experiment, dataset=lacking)) == ""
-    assert text.endswith("it is enough")
-    monkeypatch.setattr(overview.hardware, "peak_flops", lambda device: 1e15)
-    assert "the devices would wait 100% of the time" in overview.describe_input(experiment)
+    assert told in text
+    assert processes == 1 or f"{0.4 * bound / processes:,.0f} of each" in text
+    assert text.endswith("; so many")
 
+
+@pytest.mark.usefixtures("peak_is_known")
+def test_why_the_input_cannot_be_measured_is_told(monkeypatch):
     def fail(config, dataset):
         raise DataError("a torn file")
 
     monkeypatch.setattr(overview.supply, "look_at", fail)
-    assert overview.describe_input(experiment) == "not measured: a torn file"
-
-
-def test_a_host_is_compared_with_its_share_of_what_the_devices_take(monkeypatch):
-    """Eight devices of 1e9 FLOP/s, at 40 %, of two processes."""
-    compared = []
-    monkeypatch.setattr(overview.hardware, "peak_flops", lambda device: 1e9)
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    supply = types.SimpleNamespace(compare=lambda needed: compared.append(needed) or "so many")
-    monkeypatch.setattr(overview.supply, "look_at", lambda config, dataset: supply)
-    experiment = experiment_of(mesh_of(data=8))
-    assert overview.describe_input(experiment).endswith("; so many")
-    bound = 8 * 1e9 / experiment.flops_per_image
-    assert compared == [pytest.approx(0.4 * bound / 2)]
+    assert overview.describe_input(experiment_of(mesh_of(1))) == "not measured: a torn file"
 
 
 def test_lengths_are_told_in_updates_and_epochs():

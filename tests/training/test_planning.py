@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.calls import recorded
 from tests.states import mesh_of
 from vit_jax.training import planning
 from vit_jax.training.planning import Bound, Memory, Plan, lower_bound, needed_bytes
@@ -28,7 +29,8 @@ class Exchange:
 
 def topology(**values):
     known = {"devices": [None] * 4, "peak_flops": 5, "bandwidth": 7, "interconnect": 3, "kind": "x"}
-    return types.SimpleNamespace(**known | {"compiler": "cuda"} | values)
+    known |= {"compiler": "cuda", "platform": "gpu", "memory": 123.7}
+    return types.SimpleNamespace(**known | values)
 
 
 def test_the_bound_is_of_all_chips_arithmetic_memory_and_what_they_send():
@@ -71,72 +73,92 @@ def test_rates_are_of_the_estimate_or_else_the_bound():
         assert found.run_seconds == 10 * seconds
 
 
-@pytest.mark.parametrize(("compiler", "kernels"), [("cuda", 5), ("tpu", None)])
-@pytest.mark.parametrize("refusal", ["", "Used 2K of 1K hbm"])
-def test_a_plan_is_made_of_what_the_compiler_says(monkeypatch, compiler, kernels, refusal):
-    asked = []
-
-    def noting(name, result):
-        return lambda *given, **options: asked.append((name, *given, options)) or result
-
+@pytest.fixture
+def parts(monkeypatch):
+    """Stand-ins for all that a plan is made of, each with a size of its own; notes what each is given."""
     state = types.SimpleNamespace(params="p", opt_state="o", ema="e", objective="own")
     experiment = types.SimpleNamespace(
-        **{"state": state, "frozen": "frozen", "batch": "batch", "step": "step"},
-        **{"flops_per_image": 7, "execution": {"remat": 1}},
+        state=state,
+        frozen="frozen",
+        batch="batch",
+        step="step",
+        flops_per_image=7,
+        execution={"remat": 1},
         durations=types.SimpleNamespace(total=90),
     )
     analysis = types.SimpleNamespace(temp_size_in_bytes=600_000, generated_code_size_in_bytes=7)
-    compiled = types.SimpleNamespace(memory_analysis=lambda: analysis, as_text=lambda: "text")
     sizes = {"p": 1, "o": 20, "e": 300, ("frozen", "own"): 4000, "batch": 50_000}
-    config = types.SimpleNamespace(batch_size=48, mesh="axes")
-    bound = Bound(1, 2, 3)
-    for name, result in {
-        "with_architecture": config,
-        "open_data": "data",
-        "make_experiment": experiment,
-        "try_to_compile": (None if refusal else compiled, refusal),
-        "lower_bound": bound,
-        "estimated_seconds": 9.5,
-    }.items():
-        monkeypatch.setattr(planning, name, noting(name, result))
-    monkeypatch.setattr(planning.config_lib, "validate", noting("validate", None))
-    monkeypatch.setattr(
-        planning.sharding, "build_mesh", lambda *given: types.SimpleNamespace(shape={"data": 4})
+    launches = [types.SimpleNamespace(times=2), types.SimpleNamespace(times=3)]
+    parts = types.SimpleNamespace(
+        config=types.SimpleNamespace(batch_size=48, mesh="axes"),
+        mesh=types.SimpleNamespace(shape={"data": 4}),
+        compiled=types.SimpleNamespace(memory_analysis=lambda: analysis, as_text=lambda: "text"),
+        bound=Bound(1, 2, 3),
+        state=state,
+        given={},
     )
+
+    def stand_in(module, name, result):
+        parts.given[name] = recorded(monkeypatch, module, name, result)
+
+    stand_in(planning.config_lib, "validate", None)
+    stand_in(planning, "with_architecture", parts.config)
+    stand_in(planning, "open_data", "data")
+    stand_in(planning.sharding, "build_mesh", parts.mesh)
+    stand_in(planning, "make_experiment", experiment)
+    stand_in(planning, "try_to_compile", (parts.compiled, ""))
+    stand_in(planning, "lower_bound", parts.bound)
+    stand_in(planning, "estimated_seconds", 9.5)
+    stand_in(planning.estimate, "gpu_kernels", launches)
     monkeypatch.setattr(planning, "bytes_per_device", sizes.__getitem__)
     monkeypatch.setattr(planning, "read_program", lambda text: f"program of {text!r}")
     monkeypatch.setattr(planning, "collectives", lambda program: f"exchanges of {program}")
-    launches = [types.SimpleNamespace(times=2), types.SimpleNamespace(times=3)]
-    monkeypatch.setattr(planning.estimate, "gpu_kernels", lambda program: launches)
     monkeypatch.setattr(planning, "CUDA", "cuda")
-    devices = topology(compiler=compiler, memory=123.7, platform="gpu")
+    return parts
+
+
+def test_a_plan_is_made_of_what_the_compiler_says(parts):
+    devices = topology()
     found = planning.make_plan("given", devices, ("a=1",))
-    text = "" if refusal else "text"
-    program = f"program of {text!r}"
-    memory = Memory(1, 20, 300, 4000, 50_000, *((2048, 0) if refusal else (600_000, 7)))
-    assert found == Plan(
-        **{"changes": ("a=1",), "mesh": {"data": 4}, "memory": memory, "capacity": 123},
-        **{"refusal": refusal, "flops": 7 * 48, "exchanges": f"exchanges of {program}"},
-        **{"bound": bound, "estimate": None if refusal else 9.5, "kernels": kernels},
-        **{"batch_size": 48, "peak_flops": 4 * 5, "execution": {"remat": 1}, "steps": 90},
-        compile_seconds=found.compile_seconds,
-    )
-    calls = {name: rest for name, *rest in asked}
-    assert calls["validate"] == ["given", {}]
-    assert calls["with_architecture"] == ["given", {"cached_only": True}]
-    assert calls["open_data"] == [config, {}]
-    assert calls["make_experiment"][:1] + calls["make_experiment"][2:] == [
-        *[config, "data", {"platform": "gpu"}]
-    ]
-    assert calls["try_to_compile"] == ["step", devices, state, "frozen", "batch", {}]
-    assert calls["lower_bound"] == [devices, 7 * 48, memory, f"exchanges of {program}", {}]
-    if not refusal:
-        assert calls["estimated_seconds"] == [devices, program, bound, {}]
-    asked.clear()
-    planning.make_plan("given", devices, dataset="shared")
-    calls = {name: rest for name, *rest in asked}
-    assert "open_data" not in calls, "what plans share is not opened again"
-    assert calls["make_experiment"][2] == "shared"
+    memory = Memory(1, 20, 300, 4000, 50_000, 600_000, 7)
+    assert found.memory == memory
+    assert (found.changes, found.mesh, found.capacity) == (("a=1",), {"data": 4}, 123)
+    assert (found.refusal, found.bound, found.estimate) == ("", parts.bound, 9.5)
+    assert (found.flops, found.batch_size) == (7 * 48, 48)
+    assert found.peak_flops == len(devices.devices) * devices.peak_flops
+    assert (found.execution, found.steps) == ({"remat": 1}, 90)
+    assert found.exchanges == "exchanges of program of 'text'"
+    given = parts.given
+    assert given["validate"] == [(("given",), {})]
+    assert given["with_architecture"] == [(("given",), {"cached_only": True})]
+    assert given["open_data"] == [((parts.config,), {})]
+    made_of = (parts.config, parts.mesh, "data")
+    assert given["make_experiment"] == [(made_of, {"platform": "gpu"})]
+    compiled = ("step", devices, parts.state, "frozen", "batch")
+    assert given["try_to_compile"] == [(compiled, {})]
+    assert given["lower_bound"] == [((devices, 7 * 48, memory, found.exchanges), {})]
+    assert given["estimated_seconds"] == [((devices, "program of 'text'", parts.bound), {})]
+
+
+def test_of_a_program_that_is_refused_the_compiler_says_how_much_it_needs(parts, monkeypatch):
+    refused = (None, "Used 2K of 1K hbm")
+    recorded(monkeypatch, planning, "try_to_compile", refused)
+    found = planning.make_plan("given", topology())
+    assert found.memory == Memory(1, 20, 300, 4000, 50_000, 2048, 0)
+    assert (found.refusal, found.estimate) == ("Used 2K of 1K hbm", None)
+    assert found.exchanges == "exchanges of program of ''"
+
+
+@pytest.mark.parametrize(("compiler", "kernels"), [("cuda", 5), ("tpu", None)])
+def test_kernels_are_launched_by_gpus_alone(parts, compiler, kernels):
+    assert planning.make_plan("given", topology(compiler=compiler)).kernels == kernels
+
+
+def test_the_data_that_plans_share_is_not_opened_again(parts):
+    planning.make_plan("given", topology(), dataset="shared")
+    assert not parts.given["open_data"]
+    ((made_of, _),) = parts.given["make_experiment"]
+    assert made_of[2] == "shared"
 
 
 def test_what_this_host_loads_is_of_the_runs_own_model_and_data(monkeypatch):

@@ -149,33 +149,35 @@ def test_which_keys_make_another_run(recorded_run, key, caplog):
             check_same_run(path, now, moved=True)
 
 
-def test_what_another_run_is_told_to_do_instead(recorded_run):
+@pytest.mark.parametrize(
+    ("changes", "differing"),
+    [
+        ({"seed": 5}, "config.seed=0, not 5"),
+        (
+            {"batch_size": 64, "data.source": "x", "data.exclude": "y"},
+            "config.batch_size=128, not 64; config.data.exclude='', not 'y'; "
+            "config.data.source='', not 'x'",
+        ),
+        (
+            {"model.name": "ViT-S/16", "model.width": 7, "seed": 5},  # The width is the name's.
+            "config.model.name=None, not 'ViT-S/16'; config.seed=0, not 5",
+        ),
+    ],
+)
+def test_what_another_run_is_told_to_do_instead(recorded_run, changes, differing):
     path, before = recorded_run
-
-    def refusal(**changes):
-        now = copy.deepcopy(before)
-        for key, value in changes.items():
-            *sections, name = key.split("__")
-            (now[sections[0]] if sections else now)[name] = value
-        with pytest.raises(CheckpointError) as error:
-            check_same_run(path, now, moved=False)
-        return str(error.value)
-
-    start, end = f"{path.parent} holds a run with ", "resume it with the config it was started with"
-    weights = f"or start from its weights in a new --workdir with --config.init={path.parent}."
-    split = "split a batch that does not fit with --config.optimizer.accumulation_steps"
-    moved = (
-        "the data there has other names or labels, or the run was recorded before they were compared; "
-        "to go on with it all the same, add --config.data.allow_changes=True"
-    )
-    assert refusal(seed=5) == f"{start}config.seed=0, not 5: {end}; {weights}"
-    assert refusal(batch_size=64, data__source="x", data__exclude="y") == (
-        f"{start}config.batch_size=128, not 64; config.data.exclude='', not 'y'; "
-        f"config.data.source='', not 'x': {end}; {split}; {moved}; {weights}"
-    )
-    assert refusal(model__name="ViT-S/16", model__width=7, seed=5) == (
-        f"{start}config.model.name=None, not 'ViT-S/16'; config.seed=0, not 5: {end}; {weights}"
-    )
+    now = copy.deepcopy(before)
+    for key, value in changes.items():
+        *sections, name = key.split(".")
+        (now[sections[0]] if sections else now)[name] = value
+    with pytest.raises(CheckpointError) as error:
+        check_same_run(path, now, moved=False)
+    message = str(error.value)
+    assert message.startswith(f"{path.parent} holds a run with {differing}: resume it with")
+    assert message.endswith(f"in a new --workdir with --config.init={path.parent}.")
+    # Advice on a key is there once, and with that key alone.
+    assert message.count("config.optimizer.accumulation_steps") == ("batch_size" in changes)
+    assert message.count("config.data.allow_changes=True") == ("data.source" in changes)
 
 
 def test_what_is_not_the_configs_is_told_in_a_line(resume, tmp_path, caplog):

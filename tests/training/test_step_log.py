@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.calls import recorded
 from vit_jax.config import default_config
 from vit_jax.errors import DataError, NonFiniteLossError
 from vit_jax.training import step_log
@@ -233,43 +234,57 @@ def test_data_may_wait_for_a_quarter_of_the_time(opened, caplog):
 
 @pytest.mark.parametrize(("process", "skipping"), [(0, True), (0, False), (1, True)])
 def test_a_log_is_opened_as_the_config_says(tmp_path, monkeypatch, process, skipping):
-    """Trackers are of process 0 alone; what was spent before comes from the records."""
+    """Trackers are of process 0 alone."""
     config = default_config()
     config.log.writers, config.log.project = ("wandb",), "mine"
     config.batch_size, config.log_every_steps, config.data.max_skipped = 48, 7, 0.25
-    asked = []
-    monkeypatch.setattr(step_log, "open_writers", lambda *given: asked.append(given) or "trackers")
-    monkeypatch.setattr(step_log.jax, "process_index", lambda: process)
-    monkeypatch.setattr(step_log.hardware, "peak_flops", lambda device: 1e12)
-    given, console = {}, []
-    monkeypatch.setattr(step_log, "Console", lambda *what: console.append(what))
-    writer = types.SimpleNamespace(last_values={"train/device_hours": 2.5}, cut_values={})
-    writer.last_record = {"step": 5}
-    monkeypatch.setattr(
-        step_log,
-        "MetricsWriter",
-        lambda path, **options: given.update(options, path=path) or writer,
-    )
     experiment = types.SimpleNamespace(
         config=config,
         dataset=types.SimpleNamespace(num_examples=640, skipping=skipping or None),
         durations=types.SimpleNamespace(total=90),
         flops_per_image=123,
     )
-    log = open_log(experiment, tmp_path, 5)
-    names = ("wandb",) if process == 0 else ()
-    assert asked == [(names, tmp_path, "mine", step_log.resolved(config))]
-    assert given == {
-        **{"path": tmp_path, "start_step": 5, "is_writer": process == 0, "trackers": "trackers"}
+    monkeypatch.setattr(step_log.jax, "process_index", lambda: process)
+    trackers = recorded(monkeypatch, step_log, "open_writers", "trackers")
+    logs = recorded(monkeypatch, step_log, "StepLog", "log")
+    assert open_log(experiment, tmp_path, 5) == "log"
+    names = () if process else ("wandb",)
+    assert trackers == [((names, tmp_path, "mine", step_log.resolved(config)), {})]
+    ((places, options),) = logs
+    assert places == (tmp_path,)
+    assert options == {
+        "start_step": 5,
+        "total_steps": 90,
+        "every_steps": 7,
+        "batch_size": 48,
+        "num_train_examples": 640,
+        "flops_per_image": 123,
+        "max_skipped": 0.25 if skipping else None,
+        "trackers": "trackers",
     }
-    assert console == [(90, 5, process == 0)]
-    assert log.last_record == {"step": 5}
-    speed = log._throughput
-    assert (speed.batch_size, speed.total_steps, speed.flops_per_image) == (48, 90, 123)
-    assert (speed.peak_flops, speed.device_hours) == (1e12, 2.5)
-    assert speed.num_devices == jax.device_count()
-    assert (log._every_steps, log._num_train_examples) == (7, 640)
-    assert log._max_skipped == (0.25 if skipping else None)
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_process_0_alone_writes_and_prints(tmp_path, monkeypatch, process, opened):
+    monkeypatch.setattr(step_log.jax, "process_index", lambda: process)
+    consoles = recorded(monkeypatch, step_log, "Console", types.SimpleNamespace(close=lambda: None))
+    opened(start_step=3)
+    assert consoles == [((10, 3, process == 0), {})]
+    assert (tmp_path / "metrics.jsonl").exists() == (process == 0)
+
+
+def test_the_models_flops_are_counted_against_the_peak_of_all_devices(
+    opened, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(step_log.hardware, "peak_flops", lambda device: 1e12)
+    log = opened()
+    log.start(0)
+    log.add(1, metrics_of(1.0))
+    log.drain()
+    log.flush()
+    (record,) = records(tmp_path)
+    expected = record["train/images_per_second"] * 6_000_000 / (jax.device_count() * 1e12)
+    assert record["train/mfu"] == pytest.approx(expected)
 
 
 def test_the_devices_memory_is_recorded_where_it_is_known(opened, tmp_path, monkeypatch):
@@ -286,17 +301,14 @@ def test_the_devices_memory_is_recorded_where_it_is_known(opened, tmp_path, monk
 
 
 def test_the_end_says_what_the_time_was_spent_on(opened, caplog, monkeypatch):
-    ended = []
-    monkeypatch.setattr(step_log.clocks, "end_of_run", lambda: ended.append(1))
+    ended = recorded(monkeypatch, step_log.clocks, "end_of_run", None)
     log = opened()
-    close = log._writer.close
-    log._writer.close = lambda: (ended.append(2), close())
     with caplog.at_level(logging.INFO, logger="vit_jax"):
         log.close()
     log.close = lambda: None  # Once is enough.
     assert caplog.messages[-1].startswith("Wall time ")
     assert "start 100.0%" in caplog.messages[-1]
-    assert ended == [1, 2]
+    assert len(ended) == 1, "what comes now is the next run's"
 
 
 def test_a_record_is_in_the_file_when_it_is_printed(opened, tmp_path):

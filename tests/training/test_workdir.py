@@ -1,14 +1,21 @@
 """The run's directory: writable, and the same run as before."""
 
+import concurrent.futures
+import functools
 import json
 import logging
 import os
+import re
+import threading
+import time
 import types
 
+import jax
 import numpy as np
 import pytest
 from etils import epath
 
+from tests.runs import LIMIT_SECONDS
 from vit_jax.config import default_config, flatten
 from vit_jax.errors import CheckpointError
 from vit_jax.training import workdir
@@ -48,52 +55,71 @@ def test_what_cannot_be_written_is_named_with_the_reason(tmp_path):
         )
 
 
-def gathering(monkeypatch, *answers):
-    """What all processes said, one answer after another; returns what this one said."""
-    said, answers = [], iter(answers)
+def as_processes(monkeypatch, functions):
+    """What each function returns or raises, run by a process of its own: here, by a thread."""
+    barrier = threading.Barrier(len(functions), timeout=LIMIT_SECONDS)
+    local, told = threading.local(), [None] * len(functions)
 
     def gather(value):
-        said.append(value)
-        return next(answers)(value)
+        told[local.process] = value
+        barrier.wait()
+        answers = np.array(told)
+        barrier.wait()  # All have them before the next ones come.
+        return answers
+
+    def process_index():
+        if local.process == 0:
+            time.sleep(0.05)  # So that whoever does not wait for process 0 comes before it.
+        return local.process
+
+    def run(process):
+        local.process = process
+        try:
+            return functions[process]()
+        except CheckpointError as error:
+            return error
 
     monkeypatch.setattr(workdir.distributed, "gather", gather)
-    return said
+    monkeypatch.setattr(workdir.jax, "process_index", process_index)
+    monkeypatch.setattr(workdir.jax, "process_count", lambda: len(functions))
+    with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:
+        return list(pool.map(run, range(len(functions))))
 
 
-@pytest.mark.parametrize("process", [0, 1, 2])
-@pytest.mark.parametrize("seen", [[True, True, True], [True, True, False]])
-def test_processes_share_a_directory(tmp_path, monkeypatch, process, seen):
-    """Process 0 writes a file, which all look for."""
-    monkeypatch.setattr(workdir.jax, "process_index", lambda: process)
-    monkeypatch.setattr(workdir.jax, "process_count", lambda: 3)
+def test_processes_may_share_a_directory_which_is_left_empty(tmp_path, monkeypatch):
+    opened = as_processes(monkeypatch, [lambda: workdir.open_directory(tmp_path)] * 3)
+    assert opened == [epath.Path(tmp_path)] * 3
+    assert not list(tmp_path.iterdir())
 
-    def written(value):
-        names = [path.name for path in tmp_path.iterdir()]
-        assert names == ([".shared_test_7"] if process == 0 else [])
-        (tmp_path / ".shared_test_7").touch()
-        return np.zeros(3)
 
-    said = gathering(
-        monkeypatch, lambda token: np.array([7, 8, 9]), written, lambda value: np.array(seen)
+def test_all_processes_are_told_which_of_them_sees_another_directory(tmp_path, monkeypatch):
+    paths = [tmp_path / name for name in ("a", "a", "b")]
+    errors = as_processes(
+        monkeypatch, [functools.partial(workdir.open_directory, path) for path in paths]
     )
-    if all(seen):
-        workdir.open_directory(tmp_path)
-    else:
-        with pytest.raises(CheckpointError) as error:
-            workdir.open_directory(tmp_path)
-        assert f"--workdir={tmp_path} is another directory on process 2 than" in str(error.value)
-    assert said[2] is True
-    assert bool(list(tmp_path.iterdir())) == (process > 0), "process 0 removes it"
+    for error, path in zip(errors, paths, strict=True):
+        assert f"--workdir={path} is another directory on process 2 than" in str(error)
+        assert not list(path.iterdir())
 
 
-@pytest.mark.parametrize("process", [0, 1])
-def test_process_0_alone_records_the_config_once_all_have_read_it(tmp_path, monkeypatch, process):
-    monkeypatch.setattr(workdir.jax, "process_index", lambda: process)
-    path = tmp_path / "config.json"
-    gathering(monkeypatch, lambda value: path.exists() and pytest.fail("too early"))
-    inputs = workdir.Inputs(64, "")
-    workdir.record_config(epath.Path(tmp_path), default_config(), inputs, BEST, resuming=False)
-    assert path.exists() == (process == 0)
+def test_process_0_alone_records_the_config_once_all_have_read_it(monkeypatch, recorded, caplog):
+    """Who reads it after that does not see how it differs."""
+    writers, write, written = [], workdir.write_json, threading.Event()
+
+    def write_json(*what):
+        writers.append(jax.process_index())
+        write(*what)
+        written.set()
+
+    def late():
+        written.wait(0.5)  # In vain, for process 0 waits for this one.
+        recorded(log_every_steps=7)
+
+    monkeypatch.setattr(workdir, "write_json", write_json)
+    as_processes(monkeypatch, [lambda: recorded(log_every_steps=7), late])
+    assert writers == [0]
+    told = [message for message in caplog.messages if "config.log_every_steps was" in message]
+    assert len(told) == 2
 
 
 @pytest.mark.parametrize(("before", "now"), [("", "run/compilation_cache"), ("mine", None)])
@@ -159,8 +185,7 @@ def test_what_the_program_chose_is_recorded(recorded, tmp_path):
 
 def test_the_versions_are_recorded(recorded, tmp_path):
     content = json.loads((tmp_path / "config.json").read_text())
-    packages = {"jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy"}
-    assert content["versions"].keys() == {*packages, "vit_jax", "device"}
+    assert content["versions"].keys() >= {"jax", "jaxlib", "flax", "optax", "vit_jax"}
     assert content["versions"]["numpy"] == np.__version__
     assert content["versions"]["device"] == "cpu"
     assert not list(tmp_path.glob("*.tmp"))
@@ -272,9 +297,8 @@ def test_what_is_chosen_in_another_way_is_told(tmp_path, caplog):
         resuming = attention == "joint"
         workdir.record_config(epath.Path(tmp_path), config, inputs, BEST, resuming=resuming)
     (message,) = caplog.messages
-    assert message == (
-        "config.model.attention=auto was 'xla' before this resume and is 'joint' now: results differ "
-        "by rounding. Set it to go on as before."
+    assert re.match(
+        r"config\.model\.attention=auto was 'xla' before .* is 'joint' now: .* Set it", message
     )
 
 
@@ -297,9 +321,8 @@ def test_other_data_is_mentioned(recorded, tmp_path, caplog):
     assert not caplog.records
     inputs = workdir.Inputs(1_065, "others")
     workdir.record_config(epath.Path(tmp_path), default_config(), inputs, BEST, resuming=True)
-    assert caplog.messages == [
-        "The names or labels of the training examples are others than before this resume."
-    ]
+    (message,) = caplog.messages
+    assert message.startswith("The names or labels of the training examples are others than before")
 
 
 def test_without_a_checkpoint_any_config_replaces_the_recorded_one(recorded, tmp_path):
@@ -343,10 +366,8 @@ def test_a_run_that_recorded_no_teacher_may_have_one(recorded, tmp_path):
 def test_another_teacher_is_refused_on_resume(recorded, tmp_path):
     recorded(resuming=False, teacher="one")
     recorded(teacher="one")
-    with pytest.raises(CheckpointError) as error:
-        recorded(teacher="two")
-    assert str(error.value) == (
-        f"{tmp_path}/config.json was recorded with another teacher than --config.init_teacher is now: "
-        "name the one that the run began with, or begin another run in a new --workdir, with "
-        "--config.init."
+    message = (
+        rf"^{tmp_path}/config\.json .* another teacher than --config\.init_teacher .* new --workdir"
     )
+    with pytest.raises(CheckpointError, match=message):
+        recorded(teacher="two")

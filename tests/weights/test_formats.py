@@ -57,7 +57,7 @@ BAD_FILES = {
     "empty": (b"", "it is empty"),
     "text": (b"import numpy as np\n", "but a text file"),
     "braces": (b"a = dict{1}: text with a brace", "but a text file"),
-    "newer.npz": (newer_zip(), "truncated or damaged .npz file: zip file version 9.9"),
+    "newer.npz": (newer_zip(), "truncated or damaged .npz file: .*version 9.9"),
     "jpeg": (picture("JPEG"), "but a JPEG picture"),
     "png": (picture("PNG"), "but a PNG picture"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "but an HDF5 file"),
@@ -102,12 +102,10 @@ def test_a_missing_file_and_an_empty_folder(tmp_path):
         vit_jax.load_model(tmp_path / "nothing")
     with pytest.raises(WeightsError, match=r"holds no \.safetensors or \.npz .* It holds: nothing"):
         formats.find_file(str(tmp_path))
-    for bucket, advice in (
-        ("gs://a/b", ": of a bucket only workdirs are read, copy it"),
-        ("a/b", "\\.$"),
-    ):
-        with pytest.raises(WeightsError, match=f"^it does not exist{advice}"):
-            formats.find_file(bucket)
+    with pytest.raises(WeightsError, match=r"^it does not exist\.$"):
+        formats.find_file("a/b")
+    with pytest.raises(WeightsError, match="it does not exist: of a bucket only workdirs are read"):
+        formats.find_file("gs://a/b")
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(WeightsError, match=r"It holds: notes\.txt"):
         vit_jax.load_model(tmp_path)
@@ -247,12 +245,10 @@ def test_every_wrapper(wrapper):
 
 
 def test_a_bucket_whose_package_is_not_there(monkeypatch):
-    for error in (ImportError("install gcsfs"), OSError(5, "no answer")):
+    for error in (ImportError("install gcsfs"), OSError("no answer")):
         monkeypatch.setattr(formats.epath, "Path", lambda path, error=error: raises(error))
         for path in ("gs://a/b", "s3://a/b"):
-            with pytest.raises(
-                WeightsError, match=rf"^{path}: it cannot be read: .*(gcs|no answer)"
-            ):
+            with pytest.raises(WeightsError, match=rf"^{path}: it cannot be read: {error}\.$"):
                 formats.is_workdir(path)
     with pytest.raises(WeightsError, match="https://a/b: it is not on this machine: download it"):
         formats.is_workdir("https://a/b")

@@ -218,7 +218,7 @@ def test_shapes_that_cannot_be():
     with pytest.raises(WeightsError, match=r"^layer\.7\.w holds bool values, not floating-point"):
         read_table(layers, {"layer.7.w": np.ones(2, bool)})
     with pytest.raises(WeightsError, match=r"^layer\.7\.w has the impossible shape \(\)\.$"):
-        read_table(layers, {"layer.7.w": np.float32(1)[()].reshape(())})
+        read_table(layers, {"layer.7.w": np.ones((), np.float32)})
 
 
 def test_of_tables_that_know_equally_much_the_first_is_taken():

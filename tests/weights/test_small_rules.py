@@ -395,31 +395,49 @@ def test_tables_are_resized_geometrically_where_no_library_is_said():
     [
         *(("AIMv2", "an AIMv2"), ("EVA", "an EVA"), ("I-JEPA", "an I-JEPA"), ("XCiT", "an XCiT")),
         *(("ViT", "a ViT"), ("UNet", "a UNet"), ("hybrid", "a hybrid"), ("Octave", "an Octave")),
+        *(("MLP-Mixer", "an MLP-Mixer"), ("MAE", "an MAE"), ("MaxViT", "a MaxViT")),
     ],
 )
 def test_the_article_of_a_family(family, words):
     assert article(family) == words
 
 
-@pytest.mark.parametrize("library", ["timm", "huggingface"])
+# A library -> its module, a class of it, how it is called, and how it rounds sides of pictures.
+LIBRARIES = {
+    "timm": (timm, "VisionTransformer", "timm's transforms", "torchvision"),
+    "huggingface": (
+        huggingface,
+        "ViTForImageClassification",
+        "Hugging Face's image processors",
+        "huggingface",
+    ),
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_who_sees_other_pictures_is_told_where_pictures_are_described(library, caplog, monkeypatch):
-    pixels = Preprocessing(antialias=False)
-    model_file = ModelFile("ViT-B/16", TINY, pixels)
-    module = {"timm": timm, "huggingface": huggingface}[library]
+    module, name, words, own_rounding = LIBRARIES[library]
+    (kind,) = (each for each in module.CLASSES if each.name == name)
     monkeypatch.setattr(module, "write_table", lambda *given: {})
-    words = {"timm": "timm's transforms", "huggingface": "Hugging Face's image processors"}[library]
-    kind = module.CLASSES[-3 if library == "timm" else 0]
-    module.files("FOLDER", {}, OPTIONS, model_file, kind=kind)
-    assert f"which {words} cannot do" in caplog.text
-    caplog.clear()
-    for rounding, told in (("torchvision", library != "timm"), ("huggingface", library == "timm")):
-        centre = ModelFile("ViT-B/16", TINY, Preprocessing(crop="center", rounding=rounding))
-        module.files("FOLDER", {}, OPTIONS, centre, kind=kind)
-        assert (f"{words} round the sides" in caplog.text) == told
+
+    def told(path="FOLDER", **preprocessing):
         caplog.clear()
-    if library == "timm":  # A file alone describes none.
-        module.files("a.safetensors", {}, OPTIONS, model_file, kind=kind)
-    module.files("FOLDER", {}, OPTIONS, ModelFile("ViT-B/16", TINY), kind=kind)
+        model_file = ModelFile("ViT-B/16", TINY, Preprocessing(**preprocessing))
+        module.files(path, {}, OPTIONS, model_file, kind=kind)
+        return caplog.text
+
+    assert told() == ""
+    assert f"which {words} cannot do" in told(antialias=False)
+    for rounding in ("torchvision", "huggingface"):
+        text = told(crop="center", rounding=rounding)
+        assert (f"{words} round the sides" in text) == (rounding != own_rounding)
+
+
+def test_a_file_of_timms_describes_no_pictures(caplog, monkeypatch):
+    (kind,) = (each for each in timm.CLASSES if each.name == "VisionTransformer")
+    monkeypatch.setattr(timm, "write_table", lambda *given: {})
+    model_file = ModelFile("ViT-B/16", TINY, Preprocessing(antialias=False))
+    timm.files("a.safetensors", {}, OPTIONS, model_file, kind=kind)
     assert not caplog.text
 
 

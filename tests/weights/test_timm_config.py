@@ -402,7 +402,7 @@ def test_what_is_refused_is_named_with_what_is_known():
     config = {"architecture": "vit_tiny_patch16_224"}
     for place in (config | {"new": 3}, config | {"pretrained_cfg": {"new": 3}}):
         with pytest.raises(
-            WeightsError, match=r"^config\.json has new=3, which it does not know\.$"
+            WeightsError, match=r"^config\.json has new=3, which this package does not"
         ):
             stated_by_config(place)
     with pytest.raises(WeightsError, match=r"^config\.json has label_offset=2: not supported\.$"):

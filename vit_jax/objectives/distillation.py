@@ -60,9 +60,14 @@ class Distillation(Objective):
     def __init__(self, options: Options, network: Network, labels: Labels, teacher: str = ""):
         super().__init__(options, network, labels, teacher)
         if labels.several or labels.numeric:
+            has, name = (
+                ("numbers", "regression")
+                if labels.numeric
+                else ("images with several", "classification")
+            )
             raise ConfigError(
-                "config.objective.name='distillation' expects one class an image, and the data has "
-                "images with several, or with numbers."
+                f"config.objective.name=distillation expects one class an image, and the data has {has}: "
+                f"set --config.objective.name={name}, and leave out config.init_teacher."
             )
         self._warn_of_a_head_without_a_loss()
         model = _load_teacher(teacher, options.teacher_dtype)

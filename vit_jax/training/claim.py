@@ -63,8 +63,9 @@ class Owner(NamedTuple):
     processes: tuple[Process, ...] = ()
 
     def __str__(self) -> str:
-        pids = ", ".join(str(process.pid) for process in self.processes[:8]) or "unknown"
-        return f"process {pids} on {self.host}, since {self.since}"
+        pids = [str(process.pid) for process in self.processes]
+        shown = ", ".join(pids[:8] + ["..."] * (len(pids) > 8)) or "unknown"
+        return f"process {shown} on {self.host}, since {self.since}"
 
 
 @contextlib.contextmanager
@@ -138,7 +139,11 @@ class Claim:
             if owner is None:
                 return HELD if self._create() else WAITING
             here = [p for p in owner.processes if p.machine == self._processes[0].machine]
-            if any(process.runs() for process in here) or self._has_changed():
+            try:
+                lives = any(process.runs() for process in here) or self._has_changed()
+            except FileNotFoundError:  # Its run ended just now.
+                return WAITING
+            if lives:
                 owner = self._read() or owner
                 self._refusal = (
                     f"--workdir={self._directory} is in use by another run: {owner}. Wait for its "
@@ -199,7 +204,8 @@ class Claim:
     def _discard(self, owner: Owner) -> None:
         """Removes a claim that is dead, and only that: another run may be taking it over too."""
         if storage.is_remote(self._path):
-            storage.remove(self._path)
+            with contextlib.suppress(FileNotFoundError):  # The other one was faster.
+                storage.remove(self._path)
             return
         aside = f"{self._path}.{self._token}"
         with contextlib.suppress(FileNotFoundError):

@@ -14,7 +14,14 @@ from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_P
 from vit_jax.weights import huggingface_table as tables
 from vit_jax.weights.architecture import bias_of
 from vit_jax.weights.mapping import Row
-from vit_jax.weights.translation import Arguments, Translation, named, nothing, only
+from vit_jax.weights.translation import (
+    Arguments,
+    Translation,
+    article,
+    named,
+    nothing,
+    only,
+)
 
 ACTIVATIONS = {
     "gelu": "erf",
@@ -209,10 +216,12 @@ def options_of(config: Mapping[str, Any], classifies: bool) -> dict[str, Any]:
             options |= keys[key](value)
         except KeyError:
             raise ConfigError(
-                f"{key}={value!r} of a {kind.name} is not known to this package."
+                f"{key}={value!r} of {article(kind.name)} is not known to this package."
             ) from None
         except ValueError:
-            raise ConfigError(f"a {kind.name} with {key}={value!r} is not supported.") from None
+            raise ConfigError(
+                f"{article(kind.name)} with {key}={value!r} is not supported."
+            ) from None
     options |= kind.together(towers)
     return options | dict(kind.classifier_options if classifies else {})
 

@@ -280,7 +280,9 @@ def stated_by_config(config: Arguments) -> Stated:
     given = {**pretrained, **config, **overrides}
     for key in (*config, *pretrained):
         if key not in DESCRIPTIVE:
-            raise WeightsError(f"config.json has {key}={given[key]!r}, which it does not know.")
+            raise WeightsError(
+                f"config.json has {key}={given[key]!r}, which this package does not know."
+            )
     if given.get("label_offset"):
         raise WeightsError(f"config.json has label_offset={given['label_offset']}: not supported.")
     arguments = dict(architecture_arguments(architecture))

@@ -38,5 +38,5 @@ def named(option: str, words: Mapping[str, Any] | None = None) -> Translation:
 
 
 def article(family: str) -> str:
-    """A family's name after "a" or "an"."""
-    return f"{'an' if re.match('[AEIOX]', family) else 'a'} {family}"
+    """A family's name after "a" or "an", as "an MLP-Mixer" is read out."""
+    return f"{'an' if re.match('[AEIOX]|M[A-Z]', family) else 'a'} {family}"
