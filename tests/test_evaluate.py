@@ -574,7 +574,7 @@ def test_keys_of_the_data_are_set_as_in_training(tmp_path):
         (("MODEL", "DATA", "--josn=x"), "unrecognized arguments: --josn=x"),
         (
             ("MODEL", "DATA", "--json=run/config/x"),
-            "--json=run/config/x cannot be written: File exists",
+            "--json=run/config/x cannot be written: Not a directory",
         ),
         (("MODEL", "DATA", "--csv=."), "--csv=. cannot be written: Is a directory"),
         (
@@ -620,6 +620,12 @@ def test_a_mistake_is_one_message_and_code_2(
     assert captured.out == ""
     assert captured.err.count("E ") == 1
     assert "Traceback" not in captured.err
+
+
+def test_what_measures_nothing_leaves_earlier_results(model, images, tmp_path):
+    (tmp_path / "results.json").write_text("[1]")
+    flags = (f"--source=folder:{images[0]}", "--option=num_classes=0")
+    assert results_of(tmp_path, model[0], *flags, code=2) == [1]
 
 
 # ------------------------------------------------------------------------------------ end to end

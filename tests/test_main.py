@@ -548,29 +548,33 @@ def test_flags_of_a_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("classes", "numbers", "expected"),
+    ("classes", "loss", "numbers", "expected"),
     [
-        (10, {}, ""),
-        (10, {"eval/accuracy": 0.125}, " Accuracy on 1,040 evaluation images: 12.50%."),
+        (10, "softmax", {}, ""),
+        (10, "binary", {"eval/accuracy": 0.125}, " Accuracy on 1,040 evaluation images: 12.50%."),
         (
             10,
+            "softmax",
             {"eval/accuracy": 0.125, "eval_ema/accuracy": 0.5},
             " Accuracy on 1,040 evaluation images: 12.50%, of the averaged parameters 50.00%.",
         ),
-        (0, {"eval/accuracy": 0.125}, ""),  # Of features.
+        (0, "softmax", {"eval/accuracy": 0.125}, ""),  # Of features.
+        (2, "huber", {"eval/rmse": 0.5}, ""),
     ],
 )
-def test_the_first_line_of_a_summary(monkeypatch, tmp_path, classes, numbers, expected):
+def test_a_summary_says_how_well_and_what_for(
+    monkeypatch, tmp_path, classes, loss, numbers, expected
+):
     (tmp_path / "model.json").touch()
-    model = types.SimpleNamespace(options={"num_classes": classes})
+    model = types.SimpleNamespace(options={"num_classes": classes}, loss=loss)
     monkeypatch.setattr(main, "read_model_file", lambda workdir: model)
     results = {"step": 12_345, "eval/count": 1_040, **numbers}
     first, *rows = main.summary(results, str(tmp_path)).splitlines()
     assert first == f"Done after 12,345 updates.{expected}"
     found = [row.split(maxsplit=1)[0] for row in rows]
     assert found[:2] == [f"{tmp_path}/metrics.jsonl", f"{tmp_path}/checkpoints"]
-    use = "classify pictures" if classes else "embed pictures"
-    (row,) = [row for row in rows if use in row]
+    use = "embed" if not classes else "measure" if loss == "huber" else "classify"
+    (row,) = [row for row in rows if f" {use} pictures " in row]
     module = "vit_jax.predict" if classes else "vit_jax.embed"
     how = python_command("-m", module, str(tmp_path))
     assert row.endswith(f"{how} FILE..." + ("" if classes else " --output=FILE.npy"))

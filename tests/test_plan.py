@@ -232,6 +232,8 @@ def test_the_command_suggests_what_fits(capsys, monkeypatch, planned):
     ("arguments", "words"),
     [
         (["--topology=v9:4x4"], "expected a TPU slice"),
+        (["--topology=v5e:2x4", "--price_per_hour=-1"], "'-1' is not a number above 0"),
+        (["--topology=v5e:2x4", "--price_per_hour=nan"], "'nan' is not a number above 0"),
         (["--topology=v5e"], "expected a TPU slice"),
         (["--topology=v5e:0x4"], "expected a TPU slice"),
         (["--topology=gpu:0"], "expected a TPU slice"),

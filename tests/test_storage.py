@@ -329,6 +329,27 @@ def test_what_cannot_be_written_is_an_os_error():
         storage.write("other://bucket/file", b"content")
 
 
+def test_a_look_at_whether_a_file_can_be_written_changes_none(folder):
+    path = storage.join(folder, "file")
+    storage.check_writable(path)
+    assert storage.read(path) == b"0123456789"
+    new = storage.join(folder, "new", "file")
+    storage.check_writable(new)
+    begun = [entry.name for entry in storage.list_folder(new.rpartition("/")[0])]
+    assert begun == (["file"] if storage.is_remote(folder) else [])
+
+
+def test_what_could_not_be_written_is_found_before(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(IsADirectoryError):
+        storage.check_writable(str(tmp_path))
+    for write in (storage.check_writable, lambda path: storage.write(path, b"")):
+        with pytest.raises(NotADirectoryError, match=f"{tmp_path}/file'$"):
+            write(str(tmp_path / "file" / "below"))
+    os.mkfifo(tmp_path / "pipe")
+    storage.check_writable(str(tmp_path / "pipe"))  # Does not wait for its reader.
+
+
 def test_who_waits_says_how_long(monkeypatch):
     waited = []
 

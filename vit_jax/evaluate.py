@@ -52,6 +52,7 @@ from vit_jax.evaluation_files import (
     Result,
     append_to_run,
     cells,
+    check_results,
     table_row,
     write_pictures,
     write_results,
@@ -352,7 +353,7 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse_flags(arguments)
     tasks = [plan(path, flags) for path in flags.models]
     asked_evaluators(flags)
-    write_results([], flags.json, flags.csv)  # Better an error now than after the work.
+    check_results(flags.json, flags.csv)  # Better an error now than after the work.
     groups = [tasks] if flags.ensemble else [[task] for task in tasks]
     names = [TOGETHER.join(task.model for task in group) for group in groups]
     row = table_row(names, [task.origin for task in tasks])

@@ -1,11 +1,12 @@
 """The results of `python -m vit_jax.evaluate`: a row of its table, and its files."""
 
+import contextlib
 import csv
 import dataclasses
 import io
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from PIL import Image
@@ -92,13 +93,28 @@ def write_csv(path: str, results: Sequence[Result]) -> None:
 def write_results(results: Sequence[Result], json_file: str, csv_file: str) -> None:
     """Writes the files asked for; raises ConfigError if one cannot be."""
     for flag, path, write in (("json", json_file, write_json), ("csv", csv_file, write_csv)):
-        try:
-            if path:
+        if path:
+            with _naming(flag, path):
                 write(path, results)
-        except OSError as error:
-            raise ConfigError(
-                f"--{flag}={path} cannot be written: {error.strerror or error}."
-            ) from error
+
+
+def check_results(json_file: str, csv_file: str) -> None:
+    """Raises ConfigError if a file could not be written; one that is there stays as it is."""
+    for flag, path in (("json", json_file), ("csv", csv_file)):
+        if path:
+            with _naming(flag, path):
+                storage.check_writable(path)
+
+
+@contextlib.contextmanager
+def _naming(flag: str, path: str) -> Iterator[None]:
+    """Has an error of the system name the flag that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"--{flag}={path} cannot be written: {error.strerror or error}."
+        ) from error
 
 
 def append_to_run(workdir: str, record: dict[str, Any]) -> None:

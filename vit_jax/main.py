@@ -40,6 +40,7 @@ from vit_jax.console import python_command
 from vit_jax.digests import go_back
 from vit_jax.errors import ConfigError
 from vit_jax.model_file import FILE_NAME, read_model_file
+from vit_jax.objectives.regression import REGRESSION_LOSSES
 from vit_jax.training import claim
 from vit_jax.training.preemption import stop_signal
 from vit_jax.training.resuming import has_checkpoints
@@ -127,16 +128,16 @@ def main(arguments: Sequence[str]) -> int:
 def summary(results: dict[str, float], workdir: str) -> str:
     """A finished run's result, the paths of its files, and how to go on from it."""
     headline = f"Done after {results['step']:,} updates."
-    classifies = has_head(workdir)
-    if classifies and "eval/accuracy" in results:
+    answers = answers_of(workdir)
+    if answers and "eval/accuracy" in results:
         count, accuracy = results["eval/count"], results["eval/accuracy"]
         headline += f" Accuracy on {count:,} evaluation images: {accuracy:.2%}"
         average = results.get("eval_ema/accuracy")
         headline += "." if average is None else f", of the averaged parameters {average:.2%}."
-    command = python_command("-m", f"vit_jax.{'predict' if classifies else 'embed'}", workdir)
+    command = python_command("-m", f"vit_jax.{'predict' if answers else 'embed'}", workdir)
     use = (
-        {"classify pictures": f"{command} FILE..."}
-        if classifies
+        {f"{answers} pictures": f"{command} FILE..."}
+        if answers
         else {"embed pictures": f"{command} FILE... --output=FILE.npy"}
     )
     rows = {
@@ -151,11 +152,17 @@ def summary(results: dict[str, float], workdir: str) -> str:
     return "\n".join([headline, *(f"  {what:{width}}  {how}" for what, how in rows.items())])
 
 
-def has_head(workdir: str) -> bool:
-    """Whether a run's model has a head, for classes or values; true where its file is missing."""
+def answers_of(workdir: str) -> str:
+    """What a run's model does with pictures, by its head; "" where it has none.
+
+    Without its file it is taken to classify them.
+    """
     if not storage.exists(storage.join(workdir, FILE_NAME)):
-        return True
-    return bool(read_model_file(workdir).options["num_classes"])
+        return "classify"
+    model = read_model_file(workdir)
+    if not model.options["num_classes"]:
+        return ""
+    return "measure" if model.loss in REGRESSION_LOSSES else "classify"
 
 
 def best_checkpoint(workdir: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ if __name__ == "__main__":  # Before JAX looks for devices: only libtpu's compil
 
 from ml_collections import ConfigDict
 
-from vit_jax.command_line import OVERRIDE, Parser, parse_with_config, run_command
+from vit_jax.command_line import OVERRIDE, Parser, parse_with_config, positive, run_command
 from vit_jax.config_file import load_config
 from vit_jax.console import format_duration
 from vit_jax.data.dataset import Dataset
@@ -267,7 +267,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser("vit_jax.plan", "Whether a run fits, before it is paid for.")
     parser.add_argument("--topology", required=True, help="v5e:16x16, h100:8, a100:4x8, ...")
     parser.add_argument("--suggest", action="store_true", help="if it does not fit, find what does")
-    parser.add_argument("--price_per_hour", type=float, metavar="MONEY", help="of one chip")
+    parser.add_argument("--price_per_hour", type=positive, metavar="MONEY", help="of one chip")
     parser.add_argument(
         "--input", action="store_true", help="measure whether this host loads as many images"
     )

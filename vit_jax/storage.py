@@ -296,6 +296,22 @@ def write(path: str | os.PathLike[str], content: bytes) -> None:
             file.write(content)
 
 
+def check_writable(path: str) -> None:
+    """Raises OSError where `write` would; a file that is there stays as it is.
+
+    Folders above are made. In a store only writing tells: a file that is not there begins empty.
+    """
+    if is_remote(path):
+        if not exists(path):
+            write(path, b"")
+    elif os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    elif os.path.isfile(path) or not os.path.exists(path):  # Not a pipe, whose reader would see it.
+        folder = os.path.dirname(os.path.realpath(path))
+        with naming(path), _temporary(folder) as temporary, open(temporary, "wb"):
+            pass
+
+
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
     """Has an OSError name this file where it names none, as where a disk is full."""
@@ -329,13 +345,23 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     sees what was there or all that is new, even after the machine fails. Raises OSError.
     """
     path = os.path.realpath(path)
-    # Others may be writing the same file, and its own name may be as long as names can be.
-    temporary = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}.tmp")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    try:
+    with _temporary(os.path.dirname(path)) as temporary:
         yield temporary
         _flush(temporary)
         os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def _temporary(folder: str) -> Iterator[str]:
+    """Gives a name in a folder, which is made, and removes at the end what has it then."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError as error:  # It is a file.
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from error
+    # Others may be writing the same file, and its own name may be as long as names can be.
+    temporary = os.path.join(folder, f".{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
     finally:
         with contextlib.suppress(OSError):  # It has gone, if all went well.
             shutil.rmtree(temporary) if os.path.isdir(temporary) else os.remove(temporary)

@@ -309,3 +309,13 @@ def test_an_unknown_name_or_option_is_refused_with_the_nearest():
         model_options("ViT-B16")
     with pytest.raises(ConfigError, match=r"R50x1 has no such option; did you mean model.width_f"):
         model_options("BiT-R50x1", width=3)
+
+
+def test_an_abstract_model_is_nobody_elses():
+    one, other = (abstract_model("ViT-Ti/16", depth=1) for _ in range(2))
+    one.class_names, one.head.kernel = ("a",), None
+    assert one.name == other.name
+    again = abstract_model("ViT-Ti/16", depth=1)
+    for model in (other, again):
+        assert not getattr(model, "class_names", ())
+        assert model.head.kernel.shape == (192, 1000)

@@ -5,6 +5,7 @@ A new variant of a family is one line in its table here; a new family, one in `F
 
 import dataclasses
 import difflib
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -37,6 +38,7 @@ VIT_SIZES = {
     "G": {"width": 1664, "depth": 48, "mlp_width": 8192, "num_heads": 16},
     "e": {"width": 1792, "depth": 56, "mlp_width": 15360, "num_heads": 16},
 }
+ABSTRACT_MODELS = 100  # That are kept: tracing one takes up to a second.
 VIT_NAME = re.compile(rf"ViT-({'|'.join(VIT_SIZES)})/(\d+)")
 
 
@@ -248,11 +250,21 @@ def build_model(name: str, key: jax.Array, options: ModelOptions) -> ImageClassi
 
 def abstract_model(name: str, **options: Any) -> ImageClassifier:
     """The model with shapes instead of arrays: nothing is allocated or computed."""
-    complete = model_options(name, **options)
-    return nnx.eval_shape(lambda: build_model(name, jax.random.key(0), complete))
+    return nnx.merge(*abstract_parts(name, model_options(name, **options)))
+
+
+@functools.lru_cache(maxsize=ABSTRACT_MODELS)
+def abstract_parts(name: str, options: ModelOptions) -> tuple[nnx.GraphDef, dict[str, Any]]:
+    """A model's structure, and the shapes and types of its parameters: a nested dict, to be read only.
+
+    Nothing is allocated or computed.
+    """
+    model = nnx.eval_shape(lambda: build_model(name, jax.random.key(0), options))
+    structure, state = nnx.split(model)
+    return structure, nnx.to_pure_dict(state)
 
 
 def count_parameters(name: str, **options: Any) -> int:
     """Number of parameters, without allocating them."""
-    leaves = jax.tree.leaves(nnx.split(abstract_model(name, **options))[1])
-    return sum(math.prod(leaf.shape) for leaf in leaves)
+    _, shapes = abstract_parts(name, model_options(name, **options))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))

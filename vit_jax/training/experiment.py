@@ -11,7 +11,6 @@ from collections.abc import Generator
 
 import jax
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -40,6 +39,7 @@ from vit_jax.training.gradients import check_batch
 from vit_jax.training.state import (
     Initializer,
     abstract_frozen,
+    abstract_params,
     abstract_state,
     initial_params,
     make_initializer,
@@ -187,7 +187,7 @@ def make_experiment(
     preprocessing = preprocessing_for(config, source)
     chosen = choose_execution(options, devices_of(config, mesh, platform))
     executed = with_choices(options, chosen)
-    structure = model_structure(config.model.name, executed)
+    structure, shapes = registry.abstract_parts(config.model.name, executed)
     network = Network(structure, executed, preprocessing, mesh)
     objective = objectives.make_objective(
         config.objective, network, labels_of(dataset), config.init_teacher
@@ -196,7 +196,7 @@ def make_experiment(
     def params(key: jax.Array) -> dict:
         return initial_params(config.model.name, options, objective, key)
 
-    shapes = jax.eval_shape(params, jax.random.key(0))
+    shapes = abstract_params(shapes, objective)
     groups = parameter_groups(config.optimizer, shapes)
     lengths = durations(config, dataset.num_examples)
     schedule = build_schedule(config, lengths)
@@ -241,12 +241,6 @@ def preprocessing_for(config: ConfigDict, source: ModelFile | None) -> Preproces
         return preprocessing
     made_for = source.preprocessing
     return dataclasses.replace(preprocessing, mean=made_for.mean, std=made_for.std)
-
-
-def model_structure(name: str, options: ModelOptions) -> nnx.GraphDef:
-    """The model without its parameters."""
-    key = jax.random.key(0)
-    return nnx.split(nnx.eval_shape(lambda: registry.build_model(name, key, options)))[0]
 
 
 def build_schedule(config: ConfigDict, durations: Durations) -> Schedule:

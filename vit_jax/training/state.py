@@ -44,6 +44,12 @@ def initial_params(name: str, options: ModelOptions, objective: Objective, key: 
     return {**params, OBJECTIVE: own} if own else params
 
 
+def abstract_params(model: dict, objective: Objective) -> dict:
+    """The shapes and types of `initial_params`, by those of the model's."""
+    own = jax.eval_shape(objective.init, jax.random.key(0))
+    return {**model, OBJECTIVE: own} if own else model
+
+
 def make_initializer(
     config: ConfigDict,
     params: Callable[[jax.Array], dict],

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-import jax
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
@@ -326,7 +325,6 @@ def abstract_parameters(
     name: str, options: ModelOptions
 ) -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:
     """A model's structure and the shapes of its parameters by name; nothing is computed."""
-    model = nnx.eval_shape(lambda: registry.build_model(name, jax.random.key(0), options))
-    graphdef, state = nnx.split(model)
-    flat = flatten_dict(nnx.to_pure_dict(state), sep="/")
+    graphdef, nested = registry.abstract_parts(name, options)
+    flat = flatten_dict(nested, sep="/")
     return graphdef, {name: tuple(leaf.shape) for name, leaf in flat.items()}
