@@ -44,6 +44,8 @@ GPU_KINDS = {
 LIBTPU_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 TPU, CUDA, STAND_IN = "tpu", "cuda", "stand-in"  # The compilers.
 INSTALL_LIBTPU = "pip install 'jax[tpu]'"
+# That stand in for others, or GPUs: JAX takes 7 s for 4,096, and for more the square of that.
+MOST_DEVICES = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +151,7 @@ def _hosts_and_gpus(shape: str) -> tuple[int, int]:
 
 def _open_gpus(name: str, family: str, hosts: int, per_host: int) -> Topology:
     kind = GPU_KINDS[family]
+    _check_count(name, hosts * per_host)
     if family != GENERIC_GPU and gpu_compiler.is_installed():
         with _quiet():
             devices = gpu_compiler.describe_devices(kind, hosts, per_host)
@@ -164,8 +167,18 @@ def _open_gpus(name: str, family: str, hosts: int, per_host: int) -> Topology:
     return dataclasses.replace(virtual, hosts=hosts)
 
 
+def _check_count(name: str, count: int) -> None:
+    """Raises ConfigError for more devices than JAX describes in seconds; TPUs' compiler is faster."""
+    if count > MOST_DEVICES:
+        raise ConfigError(
+            f"--topology={name}: {count:,} devices are more than can be described here: at most "
+            f"{MOST_DEVICES:,}."
+        )
+
+
 def _virtual(name: str, kind: str, count: int, devices_per_chip: int, reason: str) -> Topology:
     """As many virtual CPU devices."""
+    _check_count(name, count)
     with contextlib.suppress(RuntimeError):  # There are devices already: there may be enough.
         jax.config.update("jax_num_cpu_devices", count)
     devices = jax.devices("cpu")
