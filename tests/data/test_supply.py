@@ -36,7 +36,7 @@ def test_work_shares_the_cores_and_waiting_the_threads():
 def test_who_waits_and_by_how_much():
     found = Supply(300.0, costs(decode=0.7), 4, ("data.cache_gib=3, memory", "a disk"))
     enough, short = found.compare(100.0), found.compare(1200.0)
-    assert "4 cores load about 300 images/s (8 measured: 1e+03 ms each, 70% to decode" in enough
+    assert "4 cores load about 300 images/s (8 measured: 1,000 ms each, 70% to decode" in enough
     assert enough.endswith("3.0 times as many: it is enough")
     assert "1.0 times as many: it is enough" in found.compare(300.0)
     assert short.endswith("wait 75% of the time. It helps: data.cache_gib=3, memory; a disk")

@@ -85,9 +85,11 @@ class Supply:
     def describe(self) -> str:
         """The rate and where it comes from, in a sentence."""
         share = self.costs.seconds[self.costs.bottleneck] / self.costs.total
+        milliseconds = 1e3 * self.costs.total
+        digits = ".3g" if milliseconds < 100 else ",.0f"
         return (
             f"this host's {self.num_cores} cores load about {self.images_per_second:,.0f} images/s "
-            f"({self.costs.num_images} measured: {1e3 * self.costs.total:.3g} ms each, {share:.0%} to "
+            f"({self.costs.num_images} measured: {milliseconds:{digits}} ms each, {share:.0%} to "
             f"{self.costs.bottleneck})"
         )
 

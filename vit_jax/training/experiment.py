@@ -248,11 +248,9 @@ def build_schedule(config: ConfigDict, durations: Durations) -> Schedule:
     warmup, cooldown, total = durations.warmup, durations.cooldown, durations.total
     if warmup >= total or warmup + cooldown > total:
         logger.warning(
-            "The run of %d steps has no room for its warm-up of %d and cooldown of %d: the learning "
+            "The run of %s steps has no room for its warm-up of %s and cooldown of %s: the learning "
             "rate never peaks. Set config.warmup_* and config.cooldown_* lower, or train longer.",
-            total,
-            warmup,
-            cooldown,
+            *(f"{steps:,}" for steps in (total, warmup, cooldown)),
         )
     schedule = make_schedule(
         config.schedule.name,
