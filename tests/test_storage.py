@@ -346,6 +346,9 @@ def test_what_could_not_be_written_is_found_before(tmp_path):
     for write in (storage.check_writable, lambda path: storage.write(path, b"")):
         with pytest.raises(NotADirectoryError, match=f"{tmp_path}/file'$"):
             write(str(tmp_path / "file" / "below"))
+    for write in (storage.check_writable, lambda path: storage.write(path, b"")):
+        with pytest.raises(OSError, match="name too long"):
+            write(str(tmp_path / "new" / ("x" * 300)))
     os.mkfifo(tmp_path / "pipe")
     storage.check_writable(str(tmp_path / "pipe"))  # Does not wait for its reader.
 

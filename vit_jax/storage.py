@@ -308,8 +308,9 @@ def check_writable(path: str) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     elif os.path.isfile(path) or not os.path.exists(path):  # Not a pipe, whose reader would see it.
         folder = os.path.dirname(os.path.realpath(path))
-        with naming(path), _temporary(folder) as temporary, open(temporary, "wb"):
-            pass
+        missing = contextlib.suppress(FileNotFoundError)
+        with naming(path), _temporary(folder) as temporary, open(temporary, "wb"), missing:
+            os.lstat(os.path.realpath(path))  # Its own name may be longer than names can be.
 
 
 @contextlib.contextmanager
