@@ -124,6 +124,15 @@ def test_an_array_without_some_of_its_numbers_is_refused():
     assert suite.share_of("2/2", environment) == (1, 2)
 
 
+@pytest.mark.parametrize(
+    "array", [{"ID": "x"}, {"ID": "3"}, {"ID": "9", "MAX": "7"}, {"MAX": "7", "STEP": "0"}]
+)
+def test_an_array_that_makes_no_sense_is_a_message(array):
+    environment = {f"SLURM_ARRAY_TASK_{name}": value for name, value in array.items()}
+    with pytest.raises(ConfigError, match=r"are of no Slurm array.*--share=k/K"):
+        suite.share_of("", environment)
+
+
 def test_a_mean_waits_for_all_of_its_tasks():
     tasks = {"natural": {"a": CONFIG, "bb": CONFIG}, "other": {"ccc": CONFIG}}
     rows = [*suite.rows_of(tasks, {"a": [0.5, 0.7], "bb": [], "ccc": [0.25]})]
@@ -157,6 +166,7 @@ def test_parts_together_do_all_and_the_last_has_the_table(
     ("content", "flags", "message"),
     [
         ("X = 1", (), "is no suite (KeyError('SUITE'))"),
+        ("exit()", (), "is no suite (SystemExit(None))"),
         (
             "SUITE = {'g': {'a': 'tests/tiny.py'}, 'h': {'a': 'tests/tiny.py'}}",
             (),

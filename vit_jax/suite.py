@@ -75,7 +75,7 @@ def read_suite(path: str) -> Tasks:
         configs = [config for group in suite.values() for config in group.values()]
     except UserError:
         raise
-    except Exception as error:  # Any that a program can end with.
+    except (Exception, SystemExit) as error:  # Any that a program can end with.
         raise ConfigError(
             f"{path} is no suite ({error!r}): expected a Python file with SUITE = "
             "{'GROUP': {'TASK': 'CONFIG.py:ARGUMENTS'}}."
@@ -97,25 +97,37 @@ def trials_of(suite: Tasks, num_seeds: int) -> list[Trial]:
 def share_of(text: str, environment: Mapping[str, str]) -> tuple[int, int]:
     """This process's (index from 0, count): of "2/8", of a Slurm array, or the only one.
 
-    Raises ConfigError for another text, and for an array of which numbers are left out.
+    Raises ConfigError for another text, and for an array of which numbers are left out, or that makes
+    no sense.
     """
     if not text:
-
-        def told(name: str, otherwise: int) -> int:
-            return int(environment.get(f"SLURM_ARRAY_TASK_{name}", otherwise))
-
-        first, last = told("MIN", 0), told("MAX", 0)
-        tasks = range(first, last + 1, told("STEP", 1))
-        if told("COUNT", len(tasks)) != len(tasks):
+        try:
+            return _share_of_array(environment)
+        except ValueError as error:
             raise ConfigError(
-                f"Of the Slurm array {first}-{last} numbers are left out, whose parts nobody would "
-                "train: submit a whole row, such as --array=0-7, or give each task its --share=k/K."
-            )
-        return tasks.index(told("ID", first)), len(tasks)
+                f"SLURM_ARRAY_TASK_ID, _MIN, _MAX and _STEP are of no Slurm array ({error}): give "
+                "--share=k/K."
+            ) from error
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
         raise ConfigError(f"--share={text}: expected k/K, the k-th of K parts, such as 2/8.")
     return int(index) - 1, int(count)
+
+
+def _share_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
+    """The same of a Slurm array; raises ValueError too."""
+
+    def told(name: str, otherwise: int) -> int:
+        return int(environment.get(f"SLURM_ARRAY_TASK_{name}", otherwise))
+
+    first, last = told("MIN", 0), told("MAX", 0)
+    tasks = range(first, last + 1, told("STEP", 1))
+    if told("COUNT", len(tasks)) != len(tasks):
+        raise ConfigError(
+            f"Of the Slurm array {first}-{last} numbers are left out, whose parts nobody would "
+            "train: submit a whole row, such as --array=0-7, or give each task its --share=k/K."
+        )
+    return tasks.index(told("ID", first)), len(tasks)
 
 
 def read_result(trial: Trial, workdir: str) -> float | None:
