@@ -175,6 +175,15 @@ HEAD = (
         ([*HEAD, "    return c, 1"], r"must return a ConfigDict, not \("),
         ([*HEAD, "    return {}['seed']"], "line 4: KeyError 'seed'$"),
         ([*HEAD, "    assert c.seed == 3"], "line 4: AssertionError$"),
+        (["exit()"], "line 1: SystemExit"),
+        (
+            [
+                "import ml_collections",
+                "def get_config():",
+                "    return ml_collections.ConfigDict()",
+            ],
+            "must return the default config, with changes",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(file, lines, message):

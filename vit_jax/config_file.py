@@ -154,7 +154,10 @@ def _run_config_file(path: str) -> ConfigDict:
         config = module.get_config(*arguments)
     except UserError:
         raise
-    except Exception as error:
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # The latter would end the program as if all were done.
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == spec.origin]
         location = f"{file}, line {lines[-1]}" if lines else file
@@ -170,6 +173,8 @@ def _run_config_file(path: str) -> ConfigDict:
     if not isinstance(config, ConfigDict):
         given = " ".join(shown(config).split())  # That of a config has many lines.
         raise ConfigError(f"{file}: get_config() must return a ConfigDict, not {given}.")
+    if "objective" not in config:
+        raise ConfigError(f"{file}: get_config() must return the default config, with changes.")
     declare_options(config, config.objective.name)  # Of one that is imported by its name.
     return config
 
