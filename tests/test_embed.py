@@ -179,6 +179,16 @@ def test_unfinished_embeddings_are_not_mixed(tmp_path):
         assert found.embeddings.dtype == np.float16
 
 
+def test_a_damaged_part_is_a_message(tmp_path):
+    command.open_parts(str(tmp_path), {})
+    file = tmp_path / "000000.npz"
+    np.savez(file, embeddings=np.zeros((1, 2)))  # Without errors.
+    for content in (file.read_bytes(), file.read_bytes()[:99], b"", b"neither"):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"000000\.npz is damaged \(.*: remove "):
+            command.rows_of(str(tmp_path), 1)
+
+
 def test_files_are_not_there_before_they_are_whole(tmp_path):
     def parts():
         yield command.Part(np.zeros((1, 2), np.float32), np.array([""]))

@@ -22,6 +22,7 @@ import logging
 import os
 import shutil
 import sys
+import zipfile
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -172,11 +173,20 @@ def read_parts(folder: str, count: int) -> Iterator[Part]:
 
 
 def rows_of(folder: str, count: int) -> int:
-    """The rows in the parts, which another version may have made of another length."""
+    """The rows in the parts, which another version may have made of another length.
+
+    Raises ConfigError for a part that is damaged.
+    """
     rows = 0
     for number in range(count):
-        with np.load(part_file(folder, number)) as arrays:
-            rows += len(arrays["errors"])
+        file = part_file(folder, number)
+        try:
+            with np.load(file) as arrays:
+                rows += len(arrays["errors"])
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ConfigError(
+                f"{file} is damaged ({error}): remove {folder}, and start the same command again."
+            ) from error
     return rows
 
 
