@@ -226,8 +226,7 @@ def _page_rows(
     if page.encoding in _DELTA:
         raise DataError(
             f"{file.path}: the pages from byte {chunk.start:,} on are in encoding {page.encoding}, of "
-            "which no single image can be read: write the file again without column_encoding, or "
-            "with python -m vit_jax.prepare."
+            "which no single image can be read: write the file again without column_encoding."
         )
     if page.encoding == _PLAIN:
         values = _plain(read, position, count, unit, start, units)
