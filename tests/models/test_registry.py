@@ -319,3 +319,15 @@ def test_an_abstract_model_is_nobody_elses():
     for model in (other, again):
         assert not getattr(model, "class_names", ())
         assert model.head.kernel.shape == (192, 1000)
+
+
+def test_an_abstract_model_is_of_the_context_that_it_is_made_in():
+    def kinds():
+        state = nnx.split(abstract_model("ViT-Ti/8", image_size=16, depth=1))[1]
+        return {(leaf.dtype, leaf.sharding) for leaf in jax.tree.leaves(state)}
+
+    with jax.set_mesh(jax.make_mesh((1,), ("x",))):
+        assert all(sharding is not None for _, sharding in kinds())
+    with jax.enable_x64(True):
+        kinds()
+    assert kinds() == {(jnp.dtype("float32"), None)}

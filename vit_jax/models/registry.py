@@ -253,12 +253,22 @@ def abstract_model(name: str, **options: Any) -> ImageClassifier:
     return nnx.merge(*abstract_parts(name, model_options(name, **options)))
 
 
-@functools.lru_cache(maxsize=ABSTRACT_MODELS)
 def abstract_parts(name: str, options: ModelOptions) -> tuple[nnx.GraphDef, dict[str, Any]]:
     """A model's structure, and the shapes and types of its parameters: a nested dict, to be read only.
 
     Nothing is allocated or computed.
     """
+    # Shapes hold the mesh that is set, and their types depend on whether there are 64 bits.
+    context = (jax.sharding.get_abstract_mesh(), jax.dtypes.canonicalize_dtype(float))
+    return _abstract_parts(name, options, context)
+
+
+@functools.lru_cache(maxsize=ABSTRACT_MODELS)
+def _abstract_parts(
+    name: str, options: ModelOptions, context: tuple[Any, ...]
+) -> tuple[nnx.GraphDef, dict[str, Any]]:
+    """The same in a context of JAX, which must be this one."""
+    del context
     model = nnx.eval_shape(lambda: build_model(name, jax.random.key(0), options))
     structure, state = nnx.split(model)
     return structure, nnx.to_pure_dict(state)
