@@ -5,6 +5,8 @@ import pathlib
 import re
 import resource
 import socket
+import subprocess
+import sys
 import threading
 import types
 import uuid
@@ -351,6 +353,17 @@ def test_what_could_not_be_written_is_found_before(tmp_path):
             write(str(tmp_path / "new" / ("x" * 300)))
     os.mkfifo(tmp_path / "pipe")
     storage.check_writable(str(tmp_path / "pipe"))  # Does not wait for its reader.
+
+
+def test_standard_output_keeps_what_is_printed_around(tmp_path):
+    """Also where it is a file, which was replaced."""
+    program = (
+        "from vit_jax import storage; print('before'); storage.check_writable('/dev/stdout'); "
+        "storage.write('/dev/stdout', b'written\\n'); print('after')"
+    )
+    with open(tmp_path / "out", "w") as out:
+        subprocess.run([sys.executable, "-c", program], stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == "before\nwritten\nafter\n"
 
 
 def test_who_waits_says_how_long(monkeypatch):

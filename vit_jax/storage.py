@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import stat
+import sys
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from vit_jax import stores
 from vit_jax.errors import DataError, UserError
 
 PROBE_SECONDS = 30.0
+STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}  # Their descriptors.
 
 
 class Entry(NamedTuple):
@@ -288,7 +290,11 @@ def write(path: str | os.PathLike[str], content: bytes) -> None:
             )  # Stores show an object when it is whole.
         except Exception as error:  # Each has its own.
             raise OSError(f"{path} cannot be written ({error})") from error
-    elif os.path.exists(path) and not os.path.isfile(path):  # A pipe, /dev/stdout: none to replace.
+    elif path in STREAMS:  # Where it is a file, that has what was printed before.
+        sys.stdout.flush()
+        with naming(path), open(os.dup(STREAMS[path]), "wb") as file:
+            file.write(content)
+    elif os.path.exists(path) and not os.path.isfile(path):  # A pipe, a device: none to replace.
         with naming(path), open(path, "wb") as file:
             file.write(content)
     else:
@@ -304,6 +310,8 @@ def check_writable(path: str) -> None:
     if is_remote(path):
         if not exists(path):
             write(path, b"")
+    elif path in STREAMS:
+        pass
     elif os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     elif os.path.isfile(path) or not os.path.exists(path):  # Not a pipe, whose reader would see it.
