@@ -5,8 +5,10 @@ import logging
 import sys
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
+import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 
@@ -118,3 +120,42 @@ def test_a_coroutine_of_a_save_is_told_by_its_file(file, is_theirs, monkeypatch)
         assert not checkpoint_errors.is_left_behind(coroutine, KeyError())
         checkpoint_errors.being_written.set()
         assert checkpoint_errors.is_left_behind(coroutine, KeyError()) == is_theirs
+
+
+@pytest.fixture
+def met(monkeypatch):
+    """The keys of the barriers at which this process waited."""
+    keys = []
+
+    def barrier():
+        return lambda *, key, timeout_ms: keys.append((key, timeout_ms))
+
+    monkeypatch.setattr(ocp.multihost, "get_barrier_sync_fn", barrier)
+    return keys
+
+
+def in_a_thread(function):
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(function).result()
+
+
+def failing_before_it_meets():
+    try:
+        raise OSError("no room")
+    finally:
+        checkpoint_errors.meet(key="saved", timeout_ms=5)
+
+
+def test_a_process_whose_part_failed_says_so_rather_than_wait_for_the_others(met):
+    with pytest.raises(OSError, match="no room"):
+        in_a_thread(failing_before_it_meets)
+    assert met == []
+    in_a_thread(lambda: checkpoint_errors.meet(key="saved", timeout_ms=5))
+    assert met == [("saved", 5)]
+
+
+def test_a_save_because_of_an_error_meets_the_others(met):
+    """As of an evaluation that fails: the state is saved before that is told."""
+    with pytest.raises(OSError, match="no room"):
+        failing_before_it_meets()
+    assert met == [("saved", 5)]

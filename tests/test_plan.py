@@ -237,6 +237,7 @@ def test_the_command_suggests_what_fits(capsys, monkeypatch, planned):
         (["--topology=v5e"], "expected a TPU slice"),
         (["--topology=v5e:0x4"], "expected a TPU slice"),
         (["--topology=gpu:0"], "expected a TPU slice"),
+        ([f"--topology=gpu:{'9' * 5000}"], "expected a TPU slice"),
         (["--topology=gpu:100000"], "at most 10,000"),
         (["--topology=h100:1000x1000"], "at most 10,000"),
         (["--topology=gpu:8", "--config.mesh.fsdp=3"], "does not multiply"),

@@ -21,7 +21,14 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from vit_jax import digests
-from vit_jax.checkpoint_errors import being_written, check_path, readable, without_warnings, written
+from vit_jax.checkpoint_errors import (
+    being_written,
+    check_path,
+    meet,
+    readable,
+    without_warnings,
+    written,
+)
 from vit_jax.devices import distributed
 from vit_jax.errors import CheckpointError
 from vit_jax.kinds import shortened
@@ -94,7 +101,9 @@ class Checkpoints:
                     todelete_subdir=DELETED,
                     # Else writers wait 5 minutes for folders that could not be made, and keep the
                     # program that long from ending.
-                    async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+                    async_options=ocp.AsyncOptions(
+                        create_directories_asynchronously=False, barrier_sync_fn=meet
+                    ),
                 ),
                 item_handlers={
                     **{item: ocp.StandardCheckpointHandler() for item in ARRAY_ITEMS},

@@ -81,6 +81,18 @@ def is_left_behind(where: Any, error: BaseException | None) -> bool:
     return being_written.is_set() and (of_writer or str(error) == "Event loop is closed")
 
 
+def meet(*, key: str, timeout_ms: int) -> None:
+    """Waits for the other processes, unless this one's part of a checkpoint failed: that is raised.
+
+    Orbax's threads would wait for them first, and they for this one: for 20 minutes nobody would say
+    anything. The thread that trains may save because of an error of its own, and does wait.
+    """
+    failure = sys.exc_info()[1]
+    if failure is not None and threading.current_thread() is not threading.main_thread():
+        raise failure
+    orbax.checkpoint.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
+
+
 @contextlib.contextmanager
 def readable(directory: epath.Path, step: int) -> Iterator[None]:
     """Turns whatever libraries raise at damaged files into one message."""

@@ -185,7 +185,8 @@ def rows_of(folder: str, count: int) -> int:
                 rows += len(arrays["errors"])
         except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(
-                f"{file} is damaged ({error}): remove {folder}, and start the same command again."
+                f"{file} is damaged ({error}): remove it and the parts after it, and start the "
+                "same command again."
             ) from error
     return rows
 

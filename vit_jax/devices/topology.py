@@ -119,9 +119,9 @@ def open_topology(name: str) -> Topology:
     Raises ConfigError for a name that is none, or a shape that does not exist.
     """
     family, _, shape = name.lower().partition(":")
-    if family in GPU_KINDS and re.fullmatch("([1-9][0-9]*x)?[1-9][0-9]*", shape):
+    if family in GPU_KINDS and re.fullmatch("([1-9][0-9]{0,5}x)?[1-9][0-9]{0,5}", shape):
         return _open_gpus(name, family, *_hosts_and_gpus(shape))
-    if family not in TPU_KINDS or not re.fullmatch("[1-9][0-9]*(x[1-9][0-9]*){1,2}", shape):
+    if family not in TPU_KINDS or not re.fullmatch("[1-9][0-9]{0,5}(x[1-9][0-9]{0,5}){1,2}", shape):
         raise ConfigError(
             f"--topology={name}: expected a TPU slice such as v5e:16x16 or v4:2x2x4 "
             f"({', '.join(TPU_KINDS)}), or GPUs such as h100:8 or h100:4x8 ({', '.join(GPU_KINDS)})."
