@@ -154,10 +154,7 @@ def _run_config_file(path: str) -> ConfigDict:
         config = module.get_config(*arguments)
     except UserError:
         raise
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # The latter would end the program as if all were done.
+    except (Exception, SystemExit) as error:  # exit() would end the program as if all were done.
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == spec.origin]
         location = f"{file}, line {lines[-1]}" if lines else file

@@ -41,7 +41,6 @@ STEPS, EVALUATED, SAVED = 24, 6, 4  # Updates in all; every so many.
 LOOK_SECONDS = 0.002  # Between two looks at what a run has written.
 DISK_KIB = range(16, 1024)  # Left on a disk that may be too small: a whole run takes 1.4 MiB.
 DISK_ENOUGH_KIB = 64 << 10
-PYTHON_SECONDS = 2.0  # Until Python itself has begun, a signal ends it as it ends any program.
 DONE, REFUSED, PREEMPTED = 0, 2, 75
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 CONFIG = (
@@ -199,12 +198,12 @@ def disturb(rng: random.Random, layout: Layout, workdir: pathlib.Path, tally: Ta
         running = any(process.returncode == -signal.SIGKILL for process in processes)
         early = False
     else:
-        processes, began = layout.start(workdir), time.monotonic()
+        processes = layout.start(workdir)
         wait_for(moment, run, rng.randint(min(run.step() + 1, STEPS), STEPS), processes)
         time.sleep(rng.uniform(0, MOMENTS[moment][1]))
         chosen = processes if rng.random() < 0.5 else [rng.choice(processes)]
         running = any(process.poll() is None for process in chosen)
-        early = time.monotonic() - began < PYTHON_SECONDS
+        early = any(process.poll() is None and not is_ready(process) for process in chosen)
         early |= layout.processes > 1 and moment == "start"  # The others may wait for it in vain.
         for process in chosen:
             process.send_signal(number)
@@ -222,6 +221,15 @@ def disturb(rng: random.Random, layout: Layout, workdir: pathlib.Path, tally: Ta
         f"devices each: {codes}, saved {sorted(run.steps_saved())}{'' if running else ', too late'}",
         flush=True,
     )
+
+
+def is_ready(process: subprocess.Popen) -> bool:
+    """Whether it catches SIGTERM: until its first line, a signal ends it as it ends any program."""
+    try:
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return True  # It has ended.
+    return bool(int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def check_politeness(

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from flax import nnx
@@ -320,7 +320,6 @@ def grid_of(options_class: type, options: Mapping[str, Any]) -> tuple[int, int] 
         return None
 
 
-@cache
 def abstract_parameters(
     name: str, options: ModelOptions
 ) -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:

@@ -14,14 +14,7 @@ from vit_jax.models.vit import ATTENTION_POOLING, AVERAGE_POOLING, CLASS_TOKEN_P
 from vit_jax.weights import huggingface_table as tables
 from vit_jax.weights.architecture import bias_of
 from vit_jax.weights.mapping import Row
-from vit_jax.weights.translation import (
-    Arguments,
-    Translation,
-    article,
-    named,
-    nothing,
-    only,
-)
+from vit_jax.weights.translation import Arguments, Translation, article, named, nothing, only
 
 ACTIVATIONS = {
     "gelu": "erf",
